@@ -1,0 +1,37 @@
+# The CUDA side: kernels for sm_80, sm_90 and sm_100, the CUDA half of LibTorch, NCCL of the wheel.
+set(BITALLOC_HAVE_CUDA OFF)
+if(NOT BITALLOC_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+    set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+  endif()
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90 100)
+  endif()
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    set(BITALLOC_HAVE_CUDA ON)
+  elseif(BITALLOC_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "BITALLOC_CUDA=ON, but no CUDA compiler was found")
+  endif()
+endif()
+message(STATUS "CUDA kernels and NCCL: ${BITALLOC_HAVE_CUDA}")
+
+if(BITALLOC_HAVE_CUDA)
+  set(CMAKE_CUDA_STANDARD 17)
+  find_package(CUDAToolkit REQUIRED)
+  target_compile_definitions(bitalloc_options INTERFACE BITALLOC_HAVE_CUDA=1)
+  if(BITALLOC_WORKER)
+    set(nccl_root ${BITALLOC_SITE_PACKAGES}/nvidia/nccl)
+    add_library(bitalloc_torch_cuda INTERFACE)
+    target_link_directories(bitalloc_torch_cuda INTERFACE ${nccl_root}/lib)
+    target_include_directories(bitalloc_torch_cuda SYSTEM INTERFACE ${nccl_root}/include
+                               ${CUDAToolkit_INCLUDE_DIRS})
+    # torch_cuda registers its kernels when loaded: the linker must not drop it as unused.
+    target_link_libraries(bitalloc_torch_cuda INTERFACE bitalloc_torch
+      -Wl,--push-state,--no-as-needed torch_cuda c10_cuda -Wl,--pop-state
+      ${nccl_root}/lib/libnccl.so.2 CUDA::cudart)
+    target_link_options(bitalloc_torch_cuda INTERFACE -Wl,-rpath,${nccl_root}/lib)
+  endif()
+endif()

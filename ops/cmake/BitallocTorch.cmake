@@ -1,0 +1,21 @@
+# LibTorch out of the Python wheel, without find_package(Torch): that one insists on a CUDA toolkit.
+# BITALLOC_SITE_PACKAGES is the folder that holds torch/ (ops/setup.sh: .venv/lib/python3.*/site-packages).
+if(NOT BITALLOC_SITE_PACKAGES)
+  file(GLOB candidates ${CMAKE_SOURCE_DIR}/.venv/lib/python3.*/site-packages)
+  list(LENGTH candidates count)
+  if(count GREATER 0)
+    list(GET candidates 0 BITALLOC_SITE_PACKAGES)
+  endif()
+endif()
+set(torch_root ${BITALLOC_SITE_PACKAGES}/torch)
+if(NOT EXISTS ${torch_root}/lib/libtorch_cpu.so)
+  message(FATAL_ERROR "LibTorch not found at '${torch_root}'. Run ops/setup.sh, or pass "
+                      "-DBITALLOC_SITE_PACKAGES=<folder that holds torch/>, or -DBITALLOC_WORKER=OFF.")
+endif()
+
+add_library(bitalloc_torch INTERFACE)
+target_include_directories(bitalloc_torch SYSTEM INTERFACE
+  ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
+target_link_directories(bitalloc_torch INTERFACE ${torch_root}/lib)
+target_link_libraries(bitalloc_torch INTERFACE torch torch_cpu c10 Threads::Threads)
+target_link_options(bitalloc_torch INTERFACE -Wl,-rpath,${torch_root}/lib)
