@@ -71,8 +71,7 @@ Error unsupported(std::string message, std::string field, std::string hint) {
   return make(ErrorCode::kUnsupported, std::move(message), std::move(field), std::move(hint));
 }
 Error resource_exhausted(std::string message, std::string field, std::string hint) {
-  return make(ErrorCode::kResourceExhausted, std::move(message), std::move(field),
-              std::move(hint));
+  return make(ErrorCode::kResourceExhausted, std::move(message), std::move(field), std::move(hint));
 }
 Error internal_error(std::string message, std::string field, std::string hint) {
   return make(ErrorCode::kInternal, std::move(message), std::move(field), std::move(hint));

@@ -51,7 +51,8 @@ Error unsupported(std::string message, std::string field = "", std::string hint 
 Error resource_exhausted(std::string message, std::string field = "", std::string hint = "");
 Error internal_error(std::string message, std::string field = "", std::string hint = "");
 
-// A value, or the error that stood in its way. Reading the wrong one is a programmer error (aborts).
+// A value, or the error that stood in its way. Reading the wrong one is a programmer error
+// (aborts).
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -92,28 +93,28 @@ class [[nodiscard]] Status : public Result<Done> {
 }  // namespace bitalloc
 
 // Programmer errors: always checked, in release builds too.
-#define BA_CHECK(condition, message)                                             \
-  do {                                                                           \
-    if (!(condition)) {                                                          \
-      ::bitalloc::check_failed(__FILE__, __LINE__, #condition, (message));       \
-    }                                                                            \
+#define BA_CHECK(condition, message)                                       \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      ::bitalloc::check_failed(__FILE__, __LINE__, #condition, (message)); \
+    }                                                                      \
   } while (false)
 
 #define BA_CONCAT_INNER(a, b) a##b
 #define BA_CONCAT(a, b) BA_CONCAT_INNER(a, b)
 
 // Returns the error of `expression` (a Status or Result) to the caller, if it has one.
-#define BA_RETURN_IF_ERROR(expression)                                           \
-  do {                                                                           \
-    if (auto ba_status_ = (expression); !ba_status_.ok()) {                      \
-      return std::move(ba_status_).error();                                      \
-    }                                                                            \
+#define BA_RETURN_IF_ERROR(expression)                      \
+  do {                                                      \
+    if (auto ba_status_ = (expression); !ba_status_.ok()) { \
+      return std::move(ba_status_).error();                 \
+    }                                                       \
   } while (false)
 
 // `BA_ASSIGN_OR_RETURN(auto x, f());`: x is the value, or the error goes to the caller.
-#define BA_ASSIGN_OR_RETURN(declaration, expression)                             \
-  auto BA_CONCAT(ba_result_, __LINE__) = (expression);                           \
-  if (!BA_CONCAT(ba_result_, __LINE__).ok()) {                                   \
-    return std::move(BA_CONCAT(ba_result_, __LINE__)).error();                   \
-  }                                                                              \
+#define BA_ASSIGN_OR_RETURN(declaration, expression)           \
+  auto BA_CONCAT(ba_result_, __LINE__) = (expression);         \
+  if (!BA_CONCAT(ba_result_, __LINE__).ok()) {                 \
+    return std::move(BA_CONCAT(ba_result_, __LINE__)).error(); \
+  }                                                            \
   declaration = std::move(BA_CONCAT(ba_result_, __LINE__)).value()

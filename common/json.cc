@@ -1,0 +1,39 @@
+#include "common/json.h"
+
+namespace bitalloc {
+
+Result<Json> parse_json(std::string_view text, const std::string& what, int max_depth) {
+  bool too_deep = false;
+  const auto guard = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > max_depth) too_deep = true;
+    return !too_deep;  // false drops the value, which keeps memory bounded
+  };
+  try {
+    Json value = Json::parse(text, guard);
+    if (too_deep) {
+      return invalid_argument(fmt::format("{} is nested deeper than {}", what, max_depth), what);
+    }
+    return value;
+  } catch (const Json::exception& e) {
+    return invalid_argument(fmt::format("{} is not valid JSON: {}", what, e.what()), what);
+  }
+}
+
+Json error_to_json(const Error& error) {
+  const auto text = [](const std::string& s) { return s.empty() ? Json() : Json(s); };
+  return {{"code", error_code_name(error.code)},
+          {"message", error.message},
+          {"field", text(error.field)},
+          {"hint", text(error.hint)}};
+}
+
+Error error_from_json(const Json& json) {
+  const auto text = [&](const char* key) {
+    return json.is_object() && json.contains(key) && json[key].is_string()
+               ? json[key].get<std::string>()
+               : std::string();
+  };
+  return Error{error_code_from_name(text("code")), text("message"), text("field"), text("hint")};
+}
+
+}  // namespace bitalloc

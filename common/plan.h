@@ -1,0 +1,42 @@
+// The units of a search: which pieces of work there are. A pure function of the spec, so that a
+// restarted coordinator plans the same ones and "pending" can be derived (all − results − leases).
+#pragma once
+
+#include <compare>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/search_spec.h"
+
+namespace bitalloc {
+
+enum class UnitKind {
+  kCalibrate,  // one calibration batch → amax of every site's K and V
+  kScore,      // one scoring batch × rows [row_begin, row_end) × all columns
+};
+
+// One unit. Rows are sites of a search, configurations of a validation.
+struct UnitId {
+  UnitKind kind = UnitKind::kScore;
+  BatchIndex batch;
+  int64_t row_begin = 0;  // 0 and 0 for kCalibrate
+  int64_t row_end = 0;
+
+  auto operator<=>(const UnitId&) const = default;
+};
+
+std::string unit_name(const UnitId& unit);  // "score/3/0-5", "calibrate/0"
+Result<UnitId> parse_unit_name(const std::string& name);
+
+// Calibration first, then batch by batch, within a batch from the last rows to the first (short
+// suffixes first, so progress shows early). All units of one batch are adjacent.
+std::vector<UnitId> plan_units(const SearchSpec& spec);
+
+// Numbers a trial yields for one sequence: Σ KL for a search; Σ KL, Σ negative log-likelihood of
+// the next token, and the count of top-1 agreements for a validation.
+constexpr int64_t kSearchMetrics = 1;
+constexpr int64_t kValidationMetrics = 3;
+int64_t metrics_per_sequence(const SearchSpec& spec);
+
+}  // namespace bitalloc

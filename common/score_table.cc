@@ -1,0 +1,202 @@
+#include "common/score_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+namespace bitalloc {
+namespace {
+
+template <typename T>
+void append(std::string& bytes, const std::vector<T>& values) {
+  const uint64_t count = values.size();
+  bytes.append(reinterpret_cast<const char*>(&count), sizeof count);
+  bytes.append(reinterpret_cast<const char*>(values.data()), count * sizeof(T));
+}
+
+template <typename T>
+bool take(std::string_view& bytes, std::vector<T>& values) {
+  uint64_t count = 0;
+  if (bytes.size() < sizeof count) return false;
+  std::memcpy(&count, bytes.data(), sizeof count);
+  bytes.remove_prefix(sizeof count);
+  if (count > bytes.size() / sizeof(T)) return false;
+  values.resize(count);
+  if (count > 0) std::memcpy(values.data(), bytes.data(), count * sizeof(T));
+  bytes.remove_prefix(count * sizeof(T));
+  return true;
+}
+
+bool equal_bytes(const UnitResult& a, const UnitResult& b) {
+  return a.sums == b.sums && a.tokens == b.tokens && a.amax == b.amax;
+}
+
+Status validate_calibration(const UnitResult& result, const SearchSpec& spec) {
+  if (result.amax.size() != 2 * spec.sites.size() || !result.sums.empty()) {
+    return invalid_argument("a calibration result must hold two numbers a site", "amax");
+  }
+  for (size_t i = 0; i < result.amax.size(); ++i) {
+    if (std::isfinite(result.amax[i]) && result.amax[i] >= 0) continue;
+    return invalid_argument(fmt::format("amax of {} at {} is {}", i % 2 ? "V" : "K",
+                                        spec.sites[i / 2].name, result.amax[i]),
+                            "amax");
+  }
+  return {};
+}
+
+Status validate_scores(const UnitResult& result, const SearchSpec& spec) {
+  const int64_t metrics = metrics_per_sequence(spec);
+  const int64_t sequences = spec.batch_size(result.unit.batch);
+  const int64_t rows = result.unit.row_end - result.unit.row_begin;
+  if (std::ssize(result.tokens) != sequences ||
+      std::ssize(result.sums) != rows * spec.num_columns() * metrics * sequences) {
+    return invalid_argument(
+        fmt::format("the result of {} has the wrong size", unit_name(result.unit)), "sums");
+  }
+  for (const int64_t count : result.tokens) {
+    if (count < 0 || count > spec.length) {
+      return invalid_argument(fmt::format("token count {} is out of range", count), "tokens");
+    }
+  }
+  for (size_t i = 0; i < result.sums.size(); ++i) {
+    if (result.sums[i] >= -1e-6) continue;  // false for NaN
+    const int64_t trial = static_cast<int64_t>(i) / (metrics * sequences);
+    return invalid_argument(fmt::format("score of row {}, column {} is {}",
+                                        result.unit.row_begin + trial / spec.num_columns(),
+                                        trial % spec.num_columns(), result.sums[i]),
+                            "sums");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status validate(const UnitResult& result, const SearchSpec& spec) {
+  const UnitId& unit = result.unit;
+  if (unit.kind == UnitKind::kCalibrate) {
+    if (unit.batch.value < 0 || unit.batch.value >= spec.num_calibration_batches()) {
+      return invalid_argument("no such calibration batch", "unit");
+    }
+    return validate_calibration(result, spec);
+  }
+  if (unit.batch.value < 0 || unit.batch.value >= spec.num_batches() || unit.row_begin < 0 ||
+      unit.row_begin >= unit.row_end || unit.row_end > spec.num_rows()) {
+    return invalid_argument(fmt::format("the search has no unit {}", unit_name(unit)), "unit");
+  }
+  for (const double sum : result.sums) {
+    if (!std::isfinite(sum)) {
+      return invalid_argument(fmt::format("the result of {} is not finite", unit_name(unit)),
+                              "sums");
+    }
+  }
+  return validate_scores(result, spec);
+}
+
+std::string pack(const UnitResult& result) {
+  std::string bytes;
+  append(bytes, result.sums);
+  append(bytes, result.tokens);
+  append(bytes, result.amax);
+  return bytes;
+}
+
+Result<UnitResult> unpack_unit_result(const UnitId& unit, std::string_view bytes) {
+  UnitResult result;
+  result.unit = unit;
+  if (!take(bytes, result.sums) || !take(bytes, result.tokens) || !take(bytes, result.amax) ||
+      !bytes.empty()) {
+    return invalid_argument(fmt::format("the stored result of {} is damaged", unit_name(unit)),
+                            "results");
+  }
+  return result;
+}
+
+ScoreTable::ScoreTable(const SearchSpec& spec)
+    : spec_(spec), units_(plan_units(spec)), results_(units_.size()), sorted_(units_.size()) {
+  std::iota(sorted_.begin(), sorted_.end(), size_t{0});
+  std::sort(sorted_.begin(), sorted_.end(),
+            [this](size_t a, size_t b) { return units_[a] < units_[b]; });
+}
+
+size_t ScoreTable::slot(const UnitId& unit) const {
+  const auto found =
+      std::lower_bound(sorted_.begin(), sorted_.end(), unit,
+                       [this](size_t index, const UnitId& key) { return units_[index] < key; });
+  return found != sorted_.end() && units_[*found] == unit ? *found : units_.size();
+}
+
+ScoreTable::Added ScoreTable::add(const UnitResult& result) {
+  const size_t index = slot(result.unit);
+  BA_CHECK(index < units_.size(), "a result for a unit outside the plan");
+  if (results_[index]) {
+    return equal_bytes(*results_[index], result) ? Added::kDuplicate : Added::kConflict;
+  }
+  results_[index] = result;
+  ++done_;
+  return Added::kNew;
+}
+
+bool ScoreTable::has(const UnitId& unit) const {
+  const size_t index = slot(unit);
+  return index < units_.size() && results_[index].has_value();
+}
+
+const UnitResult& ScoreTable::result(const UnitId& unit) const {
+  const size_t index = slot(unit);
+  BA_CHECK(index < units_.size() && results_[index], "no result for this unit");
+  return *results_[index];
+}
+
+bool ScoreTable::calibrated() const {
+  for (size_t i = 0; i < units_.size(); ++i) {
+    if (units_[i].kind == UnitKind::kCalibrate && !results_[i]) return false;
+  }
+  return true;
+}
+
+std::vector<float> ScoreTable::amax() const {
+  BA_CHECK(calibrated(), "calibration is not finished");
+  if (!spec_.amax.empty()) return spec_.amax;
+  const bool needed = spec_.needs_calibration();
+  std::vector<float> largest(2 * spec_.sites.size(), needed ? 0.0f : 448.0f);
+  for (const auto& result : results_) {
+    if (!result || result->unit.kind != UnitKind::kCalibrate) continue;
+    for (size_t i = 0; i < largest.size(); ++i) {
+      largest[i] = std::max(largest[i], result->amax[i]);
+    }
+  }
+  return largest;
+}
+
+Score ScoreTable::score(int64_t row, CandidateIndex column, int64_t metric) const {
+  std::vector<std::pair<double, int64_t>> sequences;  // Σ metric and tokens of each
+  for (const auto& result : results_) {
+    if (!result || result->unit.kind != UnitKind::kScore) continue;
+    if (row < result->unit.row_begin || row >= result->unit.row_end) continue;
+    const int64_t count = std::ssize(result->tokens);
+    const int64_t trial = (row - result->unit.row_begin) * spec_.num_columns() + column.value;
+    const int64_t base = (trial * metrics_per_sequence(spec_) + metric) * count;
+    for (int64_t i = 0; i < count; ++i) {
+      sequences.emplace_back(result->sums[base + i], result->tokens[i]);
+    }
+  }
+  Score score;
+  for (const auto& [sum, tokens] : sequences) {
+    score.kl_sum_nats += sum;
+    score.tokens += tokens;
+  }
+  if (score.tokens == 0) return score;
+  score.kl_nats_per_token = score.kl_sum_nats / static_cast<double>(score.tokens);
+  if (sequences.size() < 2) return score;
+  double squares = 0;
+  for (const auto& [sum, tokens] : sequences) {
+    const double residual = sum - score.kl_nats_per_token * static_cast<double>(tokens);
+    squares += residual * residual;
+  }
+  const double n = static_cast<double>(sequences.size());
+  score.standard_error = std::sqrt(n / (n - 1) * squares) / static_cast<double>(score.tokens);
+  return score;
+}
+
+}  // namespace bitalloc

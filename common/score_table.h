@@ -1,0 +1,81 @@
+// The results of a search: for every batch, row and column the sums of each sequence.
+//
+// First write wins: scores are deterministic, so a second value for the same place is equal or a
+// defect; it is compared and counted, never added. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/plan.h"
+#include "common/search_spec.h"
+
+namespace bitalloc {
+
+// What a worker delivers for one unit.
+struct UnitResult {
+  UnitId unit;
+  // kScore: [rows of the unit][columns][metrics][sequences of the batch], nats summed over tokens.
+  std::vector<double> sums;
+  // kScore: scored tokens (mask 1) of each sequence of the batch.
+  std::vector<int64_t> tokens;
+  // kCalibrate: [sites][2] amax of K and V.
+  std::vector<float> amax;
+};
+
+// Sizes fit the unit, everything is finite, sums of KL are not below −1e-6 and counts not negative.
+// Errors: kInvalidArgument naming the field, row and column.
+Status validate(const UnitResult& result, const SearchSpec& spec);
+
+// Bytes that Redis and checkpoints keep for one result (little-endian doubles, int64 and floats,
+// each list behind its count) and back.
+std::string pack(const UnitResult& result);
+Result<UnitResult> unpack_unit_result(const UnitId& unit, std::string_view bytes);
+
+// A score and how sure it is.
+struct Score {
+  double kl_sum_nats = 0;
+  int64_t tokens = 0;
+  double kl_nats_per_token = 0;
+  // Of kl_nats_per_token, over sequences (ratio estimator, linearised); nothing for one sequence.
+  std::optional<double> standard_error;
+};
+
+class ScoreTable {
+ public:
+  explicit ScoreTable(const SearchSpec& spec);
+
+  enum class Added { kNew, kDuplicate, kConflict };
+  // REQUIRES: validate(result, spec) is OK. kConflict: another value is there already; it stays.
+  Added add(const UnitResult& result);
+
+  bool has(const UnitId& unit) const;
+  int64_t units_total() const { return static_cast<int64_t>(units_.size()); }
+  int64_t units_done() const { return done_; }
+  bool calibrated() const;  // every calibration batch is in
+  bool complete() const { return done_ == units_total(); }
+  const std::vector<UnitId>& units() const { return units_; }
+  // The result of a unit that `has`.
+  const UnitResult& result(const UnitId& unit) const;
+
+  // [sites × 2] amax of K and V: the largest over the calibration batches, 448 where the spec needs
+  // none. REQUIRES: calibrated().
+  std::vector<float> amax() const;
+
+  // Sum of `metric` over the batches that are in, for one row and column.
+  Score score(int64_t row, CandidateIndex column, int64_t metric = 0) const;
+
+ private:
+  size_t slot(const UnitId& unit) const;  // index into units_ and results_
+
+  SearchSpec spec_;
+  std::vector<UnitId> units_;
+  std::vector<std::optional<UnitResult>> results_;
+  std::vector<size_t> sorted_;  // slots in the order of their unit, for look-up
+  int64_t done_ = 0;
+};
+
+}  // namespace bitalloc
