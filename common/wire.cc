@@ -1,0 +1,69 @@
+#include "common/wire.h"
+
+namespace bitalloc::wire {
+namespace {
+
+constexpr size_t kFixedFrames = 5;  // delimiter, version, type, correlation id, header
+constexpr size_t kMaxNameBytes = 128;
+
+Status check_sizes(const std::vector<std::string_view>& frames) {
+  if (frames[2].size() > kMaxNameBytes || frames[3].size() > kMaxNameBytes) {
+    return invalid_argument("type or correlation id is longer than 128 bytes", "type");
+  }
+  if (frames[4].size() > kMaxHeaderBytes) {
+    return resource_exhausted(
+        fmt::format("the header has {} bytes; the limit is {}", frames[4].size(), kMaxHeaderBytes),
+        "header");
+  }
+  for (size_t i = kFixedFrames; i < frames.size(); ++i) {
+    if (frames[i].size() > kMaxBlobBytes) {
+      return resource_exhausted(
+          fmt::format("a blob has {} bytes; the limit is {}", frames[i].size(), kMaxBlobBytes),
+          "blob");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> encode(const Message& message) {
+  std::vector<std::string> frames = {"", std::string(kVersion), message.type,
+                                     message.correlation_id, message.header.dump()};
+  frames.insert(frames.end(), message.blobs.begin(), message.blobs.end());
+  return frames;
+}
+
+Result<Message> decode(const std::vector<std::string_view>& frames, Message* partial) {
+  if (frames.size() < kFixedFrames || frames.size() > kMaxFrames || !frames[0].empty()) {
+    return invalid_argument(fmt::format("{} frames are not a message", frames.size()), "frames");
+  }
+  Message message;
+  message.type = std::string(frames[2].substr(0, kMaxNameBytes));
+  message.correlation_id = std::string(frames[3].substr(0, kMaxNameBytes));
+  if (partial != nullptr) *partial = message;
+  if (frames[1] != kVersion) {
+    return unsupported(fmt::format("protocol version '{}' is not spoken here; this is {}",
+                                   frames[1].substr(0, 16), kVersion),
+                       "version", "use client, coordinator and worker of one release");
+  }
+  BA_RETURN_IF_ERROR(check_sizes(frames));
+  BA_ASSIGN_OR_RETURN(message.header, parse_json(frames[4], "header of " + message.type));
+  if (!message.header.is_object()) {
+    return invalid_argument("the header is not an object", "header");
+  }
+  for (size_t i = kFixedFrames; i < frames.size(); ++i) message.blobs.emplace_back(frames[i]);
+  return message;
+}
+
+Message ok_reply(const Message& request, Json header) {
+  return {"ok", request.correlation_id, std::move(header), {}};
+}
+
+Message error_reply(const Message& request, const Error& error) {
+  return {"error", request.correlation_id, error_to_json(error), {}};
+}
+
+Error error_of(const Message& message) { return error_from_json(message.header); }
+
+}  // namespace bitalloc::wire
