@@ -43,6 +43,7 @@ void configure(const CbcLimits& limits, CbcModel* model) {
   model->setAllowableGap(0);
   model->setAllowableFractionGap(0);
   model->setIntegerTolerance(1e-9);
+  model->setUseElapsedTime(true);
   model->setMaximumSeconds(limits.seconds);
   model->setCutoff(limits.cutoff);
   // The default (1e-5) would skip solutions that are better by less.
