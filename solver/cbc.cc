@@ -5,14 +5,19 @@
 #include <CoinError.hpp>
 #include <CoinPackedMatrix.hpp>
 #include <OsiClpSolverInterface.hpp>
+#include <algorithm>
+#include <chrono>
 #include <exception>
 #include <mutex>
+#include <string>
 
 namespace bitalloc {
 namespace {
 
-std::mutex& cbc_lock() {
-  static std::mutex lock;
+using Clock = std::chrono::system_clock;  // not steady: GCC 12's thread sanitizer misses that wait
+
+std::timed_mutex& cbc_lock() {
+  static std::timed_mutex lock;
   return lock;
 }
 
@@ -59,7 +64,7 @@ void configure(const CbcLimits& limits, CbcModel* model) {
   }
 }
 
-CbcAnswer solve_loaded(const BinaryProgram& program, const CbcLimits& limits) {
+CbcAnswer solve_program(const BinaryProgram& program, const CbcLimits& limits) {
   OsiClpSolverInterface solver;
   solver.messageHandler()->setLogLevel(0);
   solver.getModelPtr()->setLogLevel(0);
@@ -87,9 +92,21 @@ CbcAnswer solve_loaded(const BinaryProgram& program, const CbcLimits& limits) {
 }  // namespace
 
 Result<CbcAnswer> run_cbc(const BinaryProgram& program, const CbcLimits& limits) {
-  const std::lock_guard<std::mutex> guard(cbc_lock());
+  const Clock::time_point start = Clock::now();
+  // Far limits are all the same to a wait, and must not overflow the clock.
+  const std::chrono::duration<double> patience(std::min(limits.seconds, 1e6));
+  const std::unique_lock<std::timed_mutex> guard(
+      cbc_lock(), start + std::chrono::duration_cast<Clock::duration>(patience));
+  if (!guard.owns_lock()) {
+    return CbcAnswer{};
+  }
+  CbcLimits left = limits;
+  left.seconds -= std::chrono::duration<double>(Clock::now() - start).count();
+  if (left.seconds <= 0) {
+    return CbcAnswer{};
+  }
   try {
-    return solve_loaded(program, limits);
+    return solve_program(program, left);
   } catch (const CoinError& error) {
     return internal_error("CBC failed in " + error.methodName() + ": " + error.message());
   } catch (const std::exception& error) {

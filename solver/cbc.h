@@ -1,7 +1,8 @@
 // Adapter to CBC: a small binary program in, the chosen columns out. The only file that knows CBC.
 //
 // CBC must not run twice at once in a process: run_cbc() holds one process-wide lock while it runs,
-// so callers on several threads queue. Nothing is printed. Exceptions of COIN-OR become errors.
+// so callers on several threads queue, within their own time limits. Nothing is printed. Exceptions
+// of COIN-OR become errors.
 #pragma once
 
 #include <vector>
@@ -27,7 +28,7 @@ struct BinaryProgram {
 };
 
 struct CbcLimits {
-  double seconds = 10;
+  double seconds = 10;        // wall clock, waiting for the lock included
   double cutoff = 1e50;       // solutions that cost more are of no interest
   std::vector<double> start;  // [columns] a feasible solution to begin with; may be empty
 };

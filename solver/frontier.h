@@ -26,8 +26,8 @@ struct Frontier {
 };
 
 struct FrontierOptions {
-  std::size_t max_sums = 4'000'000;  // that the dynamic program may hold (16 bytes each)
-  std::size_t max_points = 20'000;   // of the frontier
+  std::size_t max_sums = 8'000'000;  // that the dynamic program may hold (16 bytes each)
+  std::size_t max_points = 20'000;   // of the frontier, and of that of any suffix of the sites
 };
 
 // kInvalidArgument: see validate().

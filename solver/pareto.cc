@@ -141,6 +141,9 @@ std::optional<ParetoTable> ParetoTable::build(const Sites& sites, std::int64_t c
     }
     table.suffixes_[i] = merge(table.suffixes_[i + 1], sites[i], filters[i]);
     total += table.suffixes_[i].size();
+    if (table.suffixes_[i].size() > limits.max_suffix_points) {
+      return std::nullopt;
+    }
   }
   return table;
 }

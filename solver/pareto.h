@@ -25,7 +25,9 @@ struct ParetoPoint {
 };
 
 struct ParetoLimits {
-  std::size_t max_points = 8'000'000;  // of all suffixes together (16 bytes each)
+  std::size_t max_points = 8'000'000;        // of all suffixes together (16 bytes each)
+  std::size_t max_suffix_points = SIZE_MAX;  // of any one suffix
+  // Looked at between sites: a table may be late by the merge of one site.
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "solver/core.h"
@@ -18,6 +17,9 @@ namespace bitalloc {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// A gap that costs can be divided by without overflow (scores are below 1e200).
+constexpr double kSmallestGap = 1e-100;
 
 // One solve under way: the problem in integers, and what is known about its optimum.
 struct Search {
@@ -86,8 +88,9 @@ void run_dynamic_program(const SolveOptions& options, Search* search) {
                                             search->relaxation, window_limit);
     if (!any_empty(sites)) {
       const ParetoWindow window{search->relaxation, window_limit};
-      const auto table = ParetoTable::build(sites, search->capacity, &window,
-                                            {options.max_points, search->deadline});
+      const auto table =
+          ParetoTable::build(sites, search->capacity, &window,
+                             {.max_points = options.max_points, .deadline = search->deadline});
       if (!table) {
         return;
       }
@@ -167,9 +170,8 @@ Result<CbcVerdict> run_core(const SolveOptions& options, Search* search) {
   const Sites sites =
       fix_by_reduced_cost(search->integers.efficient, search->capacity, search->relaxation, limit);
   BA_CHECK(!any_empty(sites), "the bound excludes a known assignment");
-  const double gap =
-      std::max({limit - search->relaxation.lower_bound, 100 * (limit - search->upper_bound),
-                std::numeric_limits<double>::min()});
+  const double gap = std::max(
+      {limit - search->relaxation.lower_bound, 100 * (limit - search->upper_bound), kSmallestGap});
   const Core core = make_core(sites, search->capacity, search->relaxation, gap);
   if (core.program.cost.empty()) {
     return CbcVerdict::kNothingLeft;

@@ -51,7 +51,7 @@ struct Case {
 class Enumeration : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Enumeration, EverySmallProblemIsSolvedAsByTryingAll) {
-  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
     std::mt19937_64 random(seed);
     test::Shape shape;
     shape.sites = 1 + static_cast<int>(random() % 6);
@@ -69,6 +69,7 @@ TEST_P(Enumeration, EverySmallProblemIsSolvedAsByTryingAll) {
 INSTANTIATE_TEST_SUITE_P(Scales, Enumeration,
                          ::testing::Values(Case{"unit", 1, false}, Case{"nano", 1e-9, false},
                                            Case{"pico", 1e-12, false}, Case{"mega", 1e6, false},
+                                           Case{"tiny", 1e-250, false}, Case{"huge", 1e150, false},
                                            Case{"zero", 0, false}, Case{"ties", 1, true},
                                            Case{"nano_ties", 1e-9, true},
                                            Case{"decimal_ties", 0.1, true}),

@@ -1,5 +1,6 @@
 // Times solve() on generated instances of the shapes that matter, or on a file:
-//   solver_bench [--sites 36] [--candidates 4] [--kind realistic|ties|correlated] [--instances 5]
+//   solver_bench [--sites 36] [--candidates 4] [--kind realistic|ties|correlated|uneven]
+//   [--instances 5]
 //                [--budgets 40] [--seed 1] [--cbc-seconds 0.02] [--dump FILE] [--instance FILE]
 // Prints one JSON document: milliseconds (p50, p99, max), how many answers were proven, and CBC's
 // verdicts; with --instance also budget by budget. --dump writes the first instance for other
@@ -8,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -37,33 +39,64 @@ struct Arguments {
   std::string instance;
 };
 
-// The shapes of ops/bench/rivals/peer_solver.py: scores exponential in bits and log-normal over
-// sites; all sites alike (ties); or proportional to the bits saved over unequal widths
-// (correlated).
-Problem make_problem(const Arguments& arguments, std::mt19937_64* random) {
-  std::normal_distribution<double> normal(0, 1.5);
-  std::uniform_real_distribution<double> uniform(0, 1);
-  const bool ties = arguments.kind == "ties";
-  const bool correlated = arguments.kind == "correlated";
-  std::vector<double> bits;
-  for (int j = 0; j < arguments.candidates; ++j) {
-    bits.push_back(4.5 + 11.5 * j / std::max(arguments.candidates - 1, 1));
-  }
-  Problem problem;
-  for (int i = 0; i < arguments.sites; ++i) {
-    problem.bits.push_back(bits);
-    problem.width.push_back(correlated && uniform(*random) < 0.5 ? 256 : 1024);
-    const double scale = ties ? 1e-4 : std::exp(normal(*random)) * 1e-4;
-    std::vector<double> score;
-    for (const double b : bits) {
-      const double noise = ties ? 1.0 : 0.7 + 0.6 * uniform(*random);
-      score.push_back(correlated ? scale * (16.0 - b + 1e-3 * uniform(*random))
-                                 : scale * std::exp(-0.6 * (b - 4.5)) * noise);
+// What tells the kinds of instances apart, [site]: the bits, the width, and the scores of given
+// bits. The first three are the shapes of ops/bench/rivals/peer_solver.py: scores exponential in
+// bits and log-normal over sites; all sites alike (ties); proportional to the bits saved, over
+// unequal widths (correlated). `uneven` is realistic scores over bits and widths that differ from
+// site to site.
+class Generator {
+ public:
+  Generator(const Arguments& arguments, std::mt19937_64* random)
+      : arguments_(arguments), random_(random) {}
+
+  Problem make() {
+    Problem problem;
+    for (int i = 0; i < arguments_.sites; ++i) {
+      problem.bits.push_back(bits());
+      problem.width.push_back(width());
+      problem.score.push_back(scores(problem.bits.back()));
     }
-    problem.score.push_back(score);
+    return problem;
   }
-  return problem;
-}
+
+ private:
+  bool is(const char* kind) const { return arguments_.kind == kind; }
+  double uniform() { return std::uniform_real_distribution<double>(0, 1)(*random_); }
+
+  std::vector<double> bits() {
+    std::vector<double> bits;
+    for (int j = 0; j < arguments_.candidates; ++j) {
+      bits.push_back(is("uneven") ? std::round(64 * (4.5 + 11.5 * uniform())) / 64
+                                  : 4.5 + 11.5 * j / std::max(arguments_.candidates - 1, 1));
+    }
+    if (is("uneven")) {
+      bits.front() = 4.5;
+    }
+    return bits;
+  }
+
+  double width() {
+    if (is("uneven")) {
+      return 1 + std::floor(65536 * uniform());
+    }
+    return is("correlated") && uniform() < 0.5 ? 256 : 1024;
+  }
+
+  std::vector<double> scores(const std::vector<double>& bits) {
+    const double scale =
+        is("ties") ? 1e-4 : std::exp(std::normal_distribution<double>(0, 1.5)(*random_)) * 1e-4;
+    std::vector<double> scores;
+    for (const double b : bits) {
+      const double noise = is("ties") ? 1.0 : 0.7 + 0.6 * uniform();
+      scores.push_back(is("correlated") ? scale * (16.0 - b + 1e-3 * uniform())
+                                        : scale * std::exp(-0.6 * (b - 4.5)) * noise);
+    }
+    return scores;
+  }
+
+  const Arguments& arguments_;
+  std::mt19937_64* random_;
+};
 
 std::vector<double> spread_budgets(int count) {
   std::vector<double> budgets;
@@ -99,8 +132,10 @@ bool measure(const bitalloc::SolveFile& file, const bitalloc::SolveOptions& opti
     tally->solve_ms.push_back(solution->solve_ms);
     tally->proven += solution->proven_optimal ? 1 : 0;
     ++tally->cbc[bitalloc::cbc_verdict_name(solution->cbc)];
-    tally->rows.push_back(
-        {{"budget", budget}, {"objective", solution->objective}, {"ms", solution->solve_ms}});
+    tally->rows.push_back({{"budget", budget},
+                           {"objective", solution->objective},
+                           {"proven", solution->proven_optimal},
+                           {"ms", solution->solve_ms}});
   }
   return true;
 }
@@ -124,7 +159,7 @@ bitalloc::Result<std::vector<bitalloc::SolveFile>> make_work(const Arguments& ar
   }
   std::mt19937_64 random(arguments.seed);
   for (int k = 0; k < arguments.instances; ++k) {
-    work.push_back({make_problem(arguments, &random), spread_budgets(arguments.budgets)});
+    work.push_back({Generator(arguments, &random).make(), spread_budgets(arguments.budgets)});
   }
   return work;
 }
@@ -172,7 +207,7 @@ int main(int argc, char** argv) {
   app.add_option("--sites", arguments.sites)->check(CLI::PositiveNumber);
   app.add_option("--candidates", arguments.candidates)->check(CLI::PositiveNumber);
   app.add_option("--kind", arguments.kind)
-      ->check(CLI::IsMember({"realistic", "ties", "correlated"}));
+      ->check(CLI::IsMember({"realistic", "ties", "correlated", "uneven"}));
   app.add_option("--instances", arguments.instances)->check(CLI::PositiveNumber);
   app.add_option("--budgets", arguments.budgets)->check(CLI::PositiveNumber);
   app.add_option("--seed", arguments.seed);

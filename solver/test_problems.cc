@@ -36,7 +36,7 @@ bool advance(const Problem& problem, std::vector<int>* choice) {
 
 Problem random_problem(const Shape& shape, std::mt19937_64* random) {
   std::uniform_int_distribution<int> quarter(1, 64);
-  std::uniform_int_distribution<int> width(1, 40);
+  std::uniform_int_distribution<int> width(1, 8);
   std::uniform_int_distribution<int> small(-1, 3);
   std::normal_distribution<double> normal;
   std::uniform_real_distribution<double> uniform(0, 1);
