@@ -71,6 +71,7 @@ class SafetensorsReader {
   };
 
   SafetensorsReader() = default;
+  Result<std::span<const std::byte>> map_file(const std::filesystem::path& path);
   Status add_file(const std::filesystem::path& path);
 
   std::vector<Mapping> mappings_;
