@@ -5,20 +5,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
 #include <set>
-#include <sstream>
+
+#include "common/files.h"
+#include "common/json.h"
 
 namespace bitalloc {
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kMaxConfigBytes = 16 << 20;
-constexpr int kMaxJsonDepth = 16;
 constexpr int64_t kMaxExtent = int64_t{1} << 31;
 constexpr int64_t kMaxLayers = 4096;
 
@@ -77,10 +74,10 @@ constexpr std::array kIgnoredFields = {
 };
 
 Error wrong_field(const std::string& field, const std::string& what) {
-  return invalid_argument(fmt::format("config.json: '{}' {}", field, what), field);
+  return invalid_argument(fmt::format("config.Json: '{}' {}", field, what), field);
 }
 Error unsupported_field(const std::string& field, const std::string& what) {
-  return unsupported(fmt::format("config.json: {}", what), field,
+  return unsupported(fmt::format("config.Json: {}", what), field,
                      "bitalloc refuses what it would compute otherwise than the model means");
 }
 
@@ -88,7 +85,7 @@ Error unsupported_field(const std::string& field, const std::string& what) {
 // null counts as absent, as in transformers.
 class Fields {
  public:
-  Fields(const json& object, std::string path) : object_(object), path_(std::move(path)) {}
+  Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
   bool has(const std::string& key) const {
     return object_.contains(key) && !object_[key].is_null();
@@ -97,14 +94,14 @@ class Fields {
   // Not there at all, not even as null.
   bool absent(const std::string& key) const { return !object_.contains(key); }
 
-  const json* find(const std::string& key) {
+  const Json* find(const std::string& key) {
     known_.insert(key);
     return has(key) ? &object_[key] : nullptr;
   }
 
   Result<int64_t> integer(const std::string& key, std::optional<int64_t> fallback,
                           int64_t limit = kMaxExtent) {
-    const json* value = find(key);
+    const Json* value = find(key);
     if (value == nullptr) {
       if (fallback) return *fallback;
       return wrong_field(path_ + key, "is missing");
@@ -118,7 +115,7 @@ class Fields {
   }
 
   Result<double> number(const std::string& key, std::optional<double> fallback) {
-    const json* value = find(key);
+    const Json* value = find(key);
     if (value == nullptr) {
       if (fallback) return *fallback;
       return wrong_field(path_ + key, "is missing");
@@ -136,7 +133,7 @@ class Fields {
   }
 
   Result<bool> boolean(const std::string& key, bool fallback) {
-    const json* value = find(key);
+    const Json* value = find(key);
     if (value == nullptr) return fallback;
     if (!value->is_boolean()) {
       return wrong_field(path_ + key, fmt::format("is {}, not true or false", value->dump()));
@@ -145,7 +142,7 @@ class Fields {
   }
 
   Result<std::string> text(const std::string& key, const std::string& fallback) {
-    const json* value = find(key);
+    const Json* value = find(key);
     if (value == nullptr) return fallback;
     if (!value->is_string()) {
       return wrong_field(path_ + key, fmt::format("is {}, not a string", value->dump()));
@@ -159,13 +156,14 @@ class Fields {
   Status refuse_rest() const {
     for (const auto& [key, value] : object_.items()) {
       if (known_.contains(key) || value.is_null() || value.empty()) continue;
-      return unsupported_field(path_ + key, fmt::format("field '{}' is not supported", path_ + key));
+      return unsupported_field(path_ + key,
+                               fmt::format("field '{}' is not supported", path_ + key));
     }
     return {};
   }
 
  private:
-  const json& object_;
+  const Json& object_;
   std::string path_;  // "" or "rope_parameters."
   std::set<std::string> known_;
 };
@@ -176,12 +174,12 @@ Result<ModelFamily> parse_family(Fields& fields) {
                                  [&](const FamilyRow& r) { return type == r.model_type; });
   if (row == kFamilies.end()) {
     return unsupported(
-        fmt::format("config.json: model_type '{}' is not supported; there are llama, mistral, "
+        fmt::format("config.Json: model_type '{}' is not supported; there are llama, mistral, "
                     "qwen2, qwen3",
                     type),
         "model_type");
   }
-  if (const json* architectures = fields.find("architectures")) {
+  if (const Json* architectures = fields.find("architectures")) {
     if (!architectures->is_array() || architectures->size() != 1 ||
         (*architectures)[0] != row->architecture) {
       return unsupported_field("architectures",
@@ -207,8 +205,8 @@ Status parse_sizes(Fields& fields, ModelConfig& config) {
                      is_llama ? std::optional<int64_t>(config.num_heads) : std::nullopt));
   if (config.num_heads % config.num_kv_heads != 0) {
     return wrong_field("num_key_value_heads",
-                       fmt::format("{} does not divide num_attention_heads {}",
-                                   config.num_kv_heads, config.num_heads));
+                       fmt::format("{} does not divide num_attention_heads {}", config.num_kv_heads,
+                                   config.num_heads));
   }
   std::optional<int64_t> head_dim;
   if (config.family == ModelFamily::kQwen3) {
@@ -232,7 +230,8 @@ Status parse_sizes(Fields& fields, ModelConfig& config) {
 Status expect_flag(Fields& fields, const std::string& key, bool fixed) {
   BA_ASSIGN_OR_RETURN(const bool value, fields.boolean(key, fixed));
   if (value == fixed) return {};
-  return unsupported_field(key, fmt::format("{} = {} is not supported for this family", key, value));
+  return unsupported_field(key,
+                           fmt::format("{} = {} is not supported for this family", key, value));
 }
 
 Status parse_biases(Fields& fields, ModelConfig& config) {
@@ -272,15 +271,15 @@ Status parse_dtype(Fields& fields, ModelConfig& config) {
     config.dtype = Dtype::kF32;
   } else {
     return unsupported_field(
-        "dtype", fmt::format("dtype '{}' is not supported; there are float32, float16, bfloat16",
-                             name));
+        "dtype",
+        fmt::format("dtype '{}' is not supported; there are float32, float16, bfloat16", name));
   }
   return {};
 }
 
 // `layer_types` as "does the layer slide"; nothing when the config does not have it.
 Result<std::optional<std::vector<bool>>> parse_layer_types(Fields& fields, int64_t layers) {
-  const json* types = fields.find("layer_types");
+  const Json* types = fields.find("layer_types");
   if (types == nullptr) return std::optional<std::vector<bool>>();
   if (!types->is_array() || static_cast<int64_t>(types->size()) != layers) {
     return wrong_field("layer_types",
@@ -319,13 +318,14 @@ Status parse_mistral_window(Fields& fields, ModelConfig& config) {
   return {};
 }
 
-// Qwen2 and Qwen3: `layer_types` says which layers slide; without it those from max_window_layers on.
+// Qwen2 and Qwen3: `layer_types` says which layers slide; without it those from max_window_layers
+// on.
 Status parse_qwen_window(Fields& fields, ModelConfig& config) {
   BA_ASSIGN_OR_RETURN(const bool used, fields.boolean("use_sliding_window", false));
   BA_ASSIGN_OR_RETURN(int64_t window, parse_window(fields));
   if (!used) window = 0;
   int64_t first = 28;  // the default of both classes; 0 is a legal value
-  if (const json* value = fields.find("max_window_layers")) {
+  if (const Json* value = fields.find("max_window_layers")) {
     if (!value->is_number_unsigned()) return wrong_field("max_window_layers", "is not a count");
     first = value->get<int64_t>();
   }
@@ -364,8 +364,8 @@ double yarn_mscale(double scale, double mscale) {
 }
 
 Status parse_yarn(Fields& rope_fields, const ModelConfig& config, RopeConfig& rope) {
-  const double implied_factor = static_cast<double>(config.max_position_embeddings) /
-                                rope.original_max_position_embeddings;
+  const double implied_factor =
+      static_cast<double>(config.max_position_embeddings) / rope.original_max_position_embeddings;
   BA_ASSIGN_OR_RETURN(rope.factor, rope_fields.positive("factor", implied_factor));
   // 0 means "the default" to transformers (`x or 32`).
   BA_ASSIGN_OR_RETURN(const double beta_fast, rope_fields.number("beta_fast", 32.0));
@@ -380,8 +380,7 @@ Status parse_yarn(Fields& rope_fields, const ModelConfig& config, RopeConfig& ro
   BA_ASSIGN_OR_RETURN(const double mscale_all_dim, rope_fields.number("mscale_all_dim", 0.0));
   double implied_attention = yarn_mscale(rope.factor, 1.0);
   if (mscale != 0.0 && mscale_all_dim != 0.0) {
-    implied_attention =
-        yarn_mscale(rope.factor, mscale) / yarn_mscale(rope.factor, mscale_all_dim);
+    implied_attention = yarn_mscale(rope.factor, mscale) / yarn_mscale(rope.factor, mscale_all_dim);
   }
   BA_ASSIGN_OR_RETURN(rope.attention_factor,
                       rope_fields.number("attention_factor", implied_attention));
@@ -429,12 +428,12 @@ Status parse_rope_type(Fields& rope_fields, const std::string& type, const Model
 // `rope_theta` beside `rope_scaling` {rope_type or type, …}. As in transformers, a non-empty
 // rope_scaling wins over rope_parameters, and an inner rope_theta over the outer one.
 Status parse_rope(Fields& fields, ModelConfig& config) {
-  static const json kEmpty = json::object();
+  static const Json kEmpty = Json::object();
   BA_ASSIGN_OR_RETURN(const double outer_theta, fields.positive("rope_theta", 10000.0));
-  const json* parameters = fields.find("rope_parameters");
-  const json* scaling = fields.find("rope_scaling");
+  const Json* parameters = fields.find("rope_parameters");
+  const Json* scaling = fields.find("rope_scaling");
   std::string name = "rope_parameters";
-  const json* chosen = parameters;
+  const Json* chosen = parameters;
   if (scaling != nullptr && !scaling->empty()) {
     chosen = scaling;
     name = "rope_scaling";
@@ -443,8 +442,8 @@ Status parse_rope(Fields& fields, ModelConfig& config) {
   if (!chosen->is_object()) return wrong_field(name, "is not an object");
   for (const auto& [key, value] : chosen->items()) {
     if (value.is_object()) {
-      return unsupported_field(name, fmt::format("{} by layer type ('{}') is not supported", name,
-                                                 key));
+      return unsupported_field(name,
+                               fmt::format("{} by layer type ('{}') is not supported", name, key));
     }
   }
   Fields rope_fields(*chosen, name + ".");
@@ -469,10 +468,10 @@ Status parse_fixed_fields(Fields& fields) {
                                                        "silu",
                                                        activation));
   }
-  if (const json* quantized = fields.find("quantization_config");
+  if (const Json* quantized = fields.find("quantization_config");
       quantized != nullptr && !quantized->empty()) {
     return unsupported(
-        "config.json: quantization_config: already quantized weights are not supported",
+        "config.Json: quantization_config: already quantized weights are not supported",
         "quantization_config", "search on the unquantized model");
   }
   for (const char* key : {"rope_interleaved", "is_encoder_decoder", "is_decoder",
@@ -517,9 +516,9 @@ void scale_yarn(const ModelConfig& config, std::vector<float>& inverse) {
   high = std::min(high, static_cast<double>(config.head_dim - 1));
   if (low == high) high += 0.001;  // as transformers does, against a division by zero
   for (size_t i = 0; i < inverse.size(); ++i) {
-    const float ramp = std::clamp((static_cast<float>(i) - static_cast<float>(low)) /
-                                      static_cast<float>(high - low),
-                                  0.0F, 1.0F);
+    const float ramp = std::clamp(
+        (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0F,
+        1.0F);
     const float extrapolated = 1.0F - ramp;
     const float period = 1.0F / inverse[i];
     const float interpolated_inverse = 1.0F / (static_cast<float>(rope.factor) * period);
@@ -539,9 +538,9 @@ void scale_llama3(const RopeConfig& rope, std::vector<float>& inverse) {
       frequency /= factor;
       continue;
     }
-    const float smooth = (static_cast<float>(context) / wavelength -
-                          static_cast<float>(rope.low_freq_factor)) /
-                         static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+    const float smooth =
+        (static_cast<float>(context) / wavelength - static_cast<float>(rope.low_freq_factor)) /
+        static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
     frequency = (1.0F - smooth) * frequency / factor + smooth * frequency;
   }
 }
@@ -556,14 +555,9 @@ const char* model_family_name(ModelFamily family) {
 }
 
 Result<ModelConfig> parse_model_config(std::string_view json_text) {
-  bool too_deep = false;
-  const json::parser_callback_t bound = [&](int depth, json::parse_event_t, json&) {
-    too_deep = too_deep || depth > kMaxJsonDepth;
-    return !too_deep;
-  };
-  const json root = json::parse(json_text, bound, /*allow_exceptions=*/false);
-  if (too_deep || root.is_discarded() || !root.is_object()) {
-    return invalid_argument("config.json: not a JSON object", "config.json");
+  BA_ASSIGN_OR_RETURN(const Json root, parse_json(json_text, "config.json"));
+  if (!root.is_object()) {
+    return invalid_argument("config.json is not a JSON object", "config.json");
   }
   Fields fields(root, "");
   ModelConfig config;
@@ -580,38 +574,29 @@ Result<ModelConfig> parse_model_config(std::string_view json_text) {
 Result<ModelConfig> load_model_config(const std::filesystem::path& directory) {
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error)) {
-    return not_found(fmt::format("no model directory at {}", directory.string()), "model",
-                     "give the folder that holds config.json and *.safetensors");
+    return invalid_argument(fmt::format("no model directory at {}", directory.string()), "model",
+                            "give the folder that holds config.Json and *.safetensors");
   }
-  const auto path = directory / "config.json";
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) return not_found(fmt::format("no {}", path.string()), "config.json");
-  if (size > kMaxConfigBytes) {
-    return invalid_argument(fmt::format("{} is larger than {} bytes", path.string(),
-                                        kMaxConfigBytes),
-                            "config.json");
-  }
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return unavailable(fmt::format("cannot read {}", path.string()), "config.json");
-  return parse_model_config(text.str());
+  BA_ASSIGN_OR_RETURN(const std::string text,
+                      read_file(directory / "config.json", kMaxConfigBytes));
+  return parse_model_config(text);
 }
 
 std::string canonical_config_json(const ModelConfig& config) {
   const RopeConfig& rope = config.rope;
   // nlohmann::json objects are sorted by key.
-  const json rope_json = {{"type", rope_type_name(rope.type)},
-                          {"theta", rope.theta},
-                          {"factor", rope.factor},
-                          {"original_max_position_embeddings", rope.original_max_position_embeddings},
-                          {"low_freq_factor", rope.low_freq_factor},
-                          {"high_freq_factor", rope.high_freq_factor},
-                          {"beta_fast", rope.beta_fast},
-                          {"beta_slow", rope.beta_slow},
-                          {"truncate", rope.truncate},
-                          {"attention_factor", rope.attention_factor}};
-  const json all = {{"family", model_family_name(config.family)},
+  const Json rope_json = {
+      {"type", rope_type_name(rope.type)},
+      {"theta", rope.theta},
+      {"factor", rope.factor},
+      {"original_max_position_embeddings", rope.original_max_position_embeddings},
+      {"low_freq_factor", rope.low_freq_factor},
+      {"high_freq_factor", rope.high_freq_factor},
+      {"beta_fast", rope.beta_fast},
+      {"beta_slow", rope.beta_slow},
+      {"truncate", rope.truncate},
+      {"attention_factor", rope.attention_factor}};
+  const Json all = {{"family", model_family_name(config.family)},
                     {"hidden_size", config.hidden_size},
                     {"intermediate_size", config.intermediate_size},
                     {"num_layers", config.num_layers},

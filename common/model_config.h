@@ -64,7 +64,7 @@ struct ModelConfig {
 // Parses the text of a config.json. Errors name "config.json" and the field: kInvalidArgument for
 // something malformed or missing, kUnsupported for something that this program does not implement.
 Result<ModelConfig> parse_model_config(std::string_view json_text);
-// Reads `directory`/config.json. Errors: as above, kNotFound when there is no such file.
+// Reads `directory`/config.json. Errors: as above, kInvalidArgument when there is no such file.
 Result<ModelConfig> load_model_config(const std::filesystem::path& directory);
 
 // The fields that decide what the network computes, as canonical JSON (sorted keys, no spaces).

@@ -54,6 +54,10 @@ bool has_not_finite(const TensorView& tensor) {
   }
 }
 
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 struct WeightCheck {
   std::string sha256;
   bool not_finite = false;
@@ -72,7 +76,7 @@ std::vector<WeightCheck> read_weights(const std::vector<const TensorView*>& tens
   const auto work = [&] {
     for (size_t at = next++; at < order.size(); at = next++) {
       const TensorView& tensor = *tensors[order[at]];
-      checks[order[at]] = {sha256_hex(tensor.bytes), has_not_finite(tensor)};
+      checks[order[at]] = {sha256_hex(as_text(tensor.bytes)), has_not_finite(tensor)};
     }
   };
   const int available = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -102,9 +106,9 @@ Status check_tensor(const TensorView& tensor, const std::vector<int64_t>& shape)
 // A tied model may carry its output layer as well, if it is the embedding's copy.
 Status check_tied_copy(const SafetensorsReader& tensors, const TensorView& head) {
   const TensorView* embedding = tensors.find("model.embed_tokens.weight");
-  const bool same =
-      embedding != nullptr && head.dtype == embedding->dtype && head.shape == embedding->shape &&
-      std::equal(head.bytes.begin(), head.bytes.end(), embedding->bytes.begin());
+  const bool same = embedding != nullptr && head.dtype == embedding->dtype &&
+                    head.shape == embedding->shape &&
+                    std::equal(head.bytes.begin(), head.bytes.end(), embedding->bytes.begin());
   if (same) return {};
   return invalid_argument(
       fmt::format("{}: tensor 'lm_head.weight' differs from model.embed_tokens.weight, but "
@@ -149,14 +153,14 @@ Result<std::string> hash_weights(const std::vector<const TensorView*>& tensors, 
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorView& tensor = *tensors[i];
     if (checks[i].not_finite) {
-      return invalid_argument(fmt::format("{}: tensor '{}' holds NaN or infinite weights",
-                                          tensor.file, tensor.name),
-                              tensor.name, "the checkpoint is damaged");
+      return invalid_argument(
+          fmt::format("{}: tensor '{}' holds NaN or infinite weights", tensor.file, tensor.name),
+          tensor.name, "the checkpoint is damaged");
     }
     summary += fmt::format("{} {} {} {}\n", tensor.name, dtype_name(tensor.dtype),
                            shape_text(tensor.shape), checks[i].sha256);
   }
-  return sha256_hex(std::as_bytes(std::span(summary)));
+  return sha256_hex(summary);
 }
 
 }  // namespace
@@ -189,8 +193,8 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& c) {
   return all;
 }
 
-std::vector<KvSite> kv_sites(const ModelConfig& config) {
-  std::vector<KvSite> sites;
+std::vector<Site> kv_sites(const ModelConfig& config) {
+  std::vector<Site> sites;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     sites.push_back({fmt::format("model.layers.{}.self_attn", layer), layer, config.k_width(),
                      config.v_width()});
@@ -207,8 +211,7 @@ Result<ModelFiles> inspect_model(const std::filesystem::path& directory,
   BA_ASSIGN_OR_RETURN(const auto tensors, check_tensors(*files.tensors, files.config));
   for (const auto* tensor : tensors) files.parameters += tensor->numel();
   files.kv_sites = kv_sites(files.config);
-  files.config_sha256 =
-      sha256_hex(std::as_bytes(std::span<const char>(canonical_config_json(files.config))));
+  files.config_sha256 = sha256_hex(canonical_config_json(files.config));
   if (options.read_weights) {
     BA_ASSIGN_OR_RETURN(files.weights_sha256, hash_weights(tensors, options.threads));
   }

@@ -11,17 +11,10 @@
 
 #include "common/model_config.h"
 #include "common/safetensors.h"
+#include "common/search_spec.h"
 #include "common/status.h"
 
 namespace bitalloc {
-
-// One layer's K/V cache as a site of a search.
-struct KvSite {
-  std::string name;  // "model.layers.N.self_attn", as in serving engines' configurations
-  int layer = 0;
-  int64_t k_width = 0;  // elements of K a token: kv heads × head_dim
-  int64_t v_width = 0;
-};
 
 struct ExpectedTensor {
   std::string name;
@@ -37,7 +30,7 @@ struct ModelFiles {
   std::filesystem::path directory;
   ModelConfig config;
   std::shared_ptr<const SafetensorsReader> tensors;  // shared with whoever loads the weights
-  std::vector<KvSite> kv_sites;                      // one a layer, in order
+  std::vector<Site> kv_sites;                        // one a layer, in order
   int64_t parameters = 0;                            // tied ones counted once
   // SHA-256 over (name, dtype, shape, SHA-256 of bytes) of every tensor the network uses, sorted by
   // name: sharding a model anew does not change it. Hexadecimal; empty unless read_weights.
@@ -48,11 +41,12 @@ struct ModelFiles {
 // The tensors that a network of this configuration has, without the tied output layer.
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 
-std::vector<KvSite> kv_sites(const ModelConfig& config);
+// The K/V cache of every layer, in order: names as in serving engines' configurations.
+std::vector<Site> kv_sites(const ModelConfig& config);
 
-// Errors, each naming file and tensor or field: kNotFound (no directory, no weights),
-// kInvalidArgument (malformed file, missing or surplus tensor, wrong shape or dtype, NaN or
-// infinite weights), kUnsupported (a family or field that bitalloc does not implement).
+// Errors, each naming file and tensor or field: kInvalidArgument (no directory, no weights,
+// malformed file, missing or surplus tensor, wrong shape or dtype, NaN or infinite weights),
+// kUnsupported (a family or field that bitalloc does not implement).
 Result<ModelFiles> inspect_model(const std::filesystem::path& directory,
                                  const InspectOptions& options = {});
 

@@ -12,25 +12,23 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
+#include "common/files.h"
 #include "common/float_bits.h"
+#include "common/json.h"
 
 namespace bitalloc {
 namespace {
 
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr size_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr size_t kMaxIndexBytes = 100'000'000;
-constexpr int kMaxJsonDepth = 8;
+constexpr int kMaxHeaderDepth = 8;
 constexpr size_t kMaxRank = 16;
 
 struct DtypeRow {
@@ -61,18 +59,9 @@ const DtypeRow& row_of(Dtype dtype) {
   BA_CHECK(false, "dtype without a row");
 }
 
-// A JSON tree of bounded depth, without exceptions.
-Result<json> parse_json(std::string_view text, const std::string& file, const std::string& what) {
-  bool too_deep = false;
-  const json::parser_callback_t bound = [&](int depth, json::parse_event_t, json&) {
-    too_deep = too_deep || depth > kMaxJsonDepth;
-    return !too_deep;
-  };
-  json parsed = json::parse(text, bound, /*allow_exceptions=*/false);
-  if (too_deep || parsed.is_discarded() || !parsed.is_object()) {
-    return invalid_argument(fmt::format("{}: {} is not a JSON object of this format", file, what),
-                            file, "the file is damaged or is not safetensors; fetch it again");
-  }
+Result<Json> parse_object(std::string_view text, const std::string& what) {
+  BA_ASSIGN_OR_RETURN(Json parsed, parse_json(text, what, kMaxHeaderDepth));
+  if (!parsed.is_object()) return invalid_argument(what + " is not a JSON object", what);
   return parsed;
 }
 
@@ -81,7 +70,7 @@ Error bad_tensor(const std::string& file, const std::string& tensor, const std::
                           "the file is damaged; fetch it again");
 }
 
-bool is_count(const json& value) {
+bool is_count(const Json& value) {
   return value.is_number_unsigned() &&
          value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
 }
@@ -95,7 +84,7 @@ std::optional<int64_t> checked_size_bytes(const std::vector<int64_t>& shape, Dty
   return size;
 }
 
-Result<TensorView> parse_tensor(const std::string& name, const json& entry, const std::string& file,
+Result<TensorView> parse_tensor(const std::string& name, const Json& entry, const std::string& file,
                                 std::span<const std::byte> data) {
   TensorView view;
   view.name = name;
@@ -115,8 +104,8 @@ Result<TensorView> parse_tensor(const std::string& name, const json& entry, cons
     if (!is_count(extent)) return bad_tensor(file, name, "the shape is not made of counts");
     view.shape.push_back(extent.get<int64_t>());
   }
-  const json& begin = entry["data_offsets"][0];
-  const json& end = entry["data_offsets"][1];
+  const Json& begin = entry["data_offsets"][0];
+  const Json& end = entry["data_offsets"][1];
   if (!is_count(begin) || !is_count(end) || begin.get<uint64_t>() > end.get<uint64_t>()) {
     return bad_tensor(file, name, "data_offsets are not a range");
   }
@@ -128,10 +117,10 @@ Result<TensorView> parse_tensor(const std::string& name, const json& entry, cons
   view.bytes = data.subspan(begin.get<uint64_t>(), end.get<uint64_t>() - begin.get<uint64_t>());
   const auto expected = checked_size_bytes(view.shape, view.dtype);
   if (!expected || static_cast<uint64_t>(*expected) != view.bytes.size()) {
-    return bad_tensor(file, name,
-                      fmt::format("{} {} needs {} bytes, data_offsets span {}", dtype,
-                                  shape_text(view.shape), expected ? *expected : -1,
-                                  view.bytes.size()));
+    return bad_tensor(
+        file, name,
+        fmt::format("{} {} needs {} bytes, data_offsets span {}", dtype, shape_text(view.shape),
+                    expected ? *expected : -1, view.bytes.size()));
   }
   return view;
 }
@@ -153,30 +142,15 @@ Status check_tiling(const std::vector<TensorView>& views, std::span<const std::b
     at += view->bytes.size();
   }
   if (at != data.data() + data.size()) {
-    return invalid_argument(fmt::format("{}: {} bytes after the last tensor", file,
-                                        data.data() + data.size() - at),
-                            file, "the file is damaged; fetch it again");
+    return invalid_argument(
+        fmt::format("{}: {} bytes after the last tensor", file, data.data() + data.size() - at),
+        file, "the file is damaged; fetch it again");
   }
   return {};
 }
 
-Result<std::string> read_small_file(const fs::path& path, size_t limit) {
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  if (error) return not_found(fmt::format("cannot read {}", path.string()), path.string());
-  if (size > limit) {
-    return invalid_argument(fmt::format("{}: larger than {} bytes", path.string(), limit),
-                            path.string());
-  }
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return unavailable(fmt::format("cannot read {}", path.string()), path.string());
-  return text.str();
-}
-
 // The shards that an index names, each of them a plain file name. A set: sorted, each once.
-Result<std::set<std::string>> shards_of_index(const json& index, const std::string& file) {
+Result<std::set<std::string>> shards_of_index(const Json& index, const std::string& file) {
   if (!index.contains("weight_map") || !index["weight_map"].is_object()) {
     return invalid_argument(fmt::format("{}: no object 'weight_map'", file), file);
   }
@@ -220,7 +194,8 @@ Result<std::span<const std::byte>> SafetensorsReader::map_file(const fs::path& p
   const std::string file = path.filename().string();
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
-    return not_found(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)), file);
+    return invalid_argument(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)),
+                            file);
   }
   struct stat status {};
   const bool regular = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
@@ -250,7 +225,7 @@ Status SafetensorsReader::add_file(const fs::path& path) {
   }
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + sizeof(header_bytes),
                               header_bytes);
-  BA_ASSIGN_OR_RETURN(const json header, parse_json(text, file, "the header"));
+  BA_ASSIGN_OR_RETURN(const Json header, parse_object(text, file + ": the header"));
   const auto data = bytes.subspan(sizeof(header_bytes) + header_bytes);
   std::vector<TensorView> views;
   for (const auto& [name, entry] : header.items()) {
@@ -284,21 +259,21 @@ Result<std::shared_ptr<const SafetensorsReader>> SafetensorsReader::open_model(
     const fs::path& directory) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) {
-    return not_found(fmt::format("no model directory at {}", directory.string()), "model",
-                     "give the folder that holds config.json and *.safetensors");
+    return invalid_argument(fmt::format("no model directory at {}", directory.string()), "model",
+                            "give the folder that holds config.json and *.safetensors");
   }
   const fs::path single = directory / "model.safetensors";
   if (fs::exists(single, error)) return open_file(single);
   const fs::path index_path = directory / "model.safetensors.index.json";
   if (!fs::exists(index_path, error)) {
-    return not_found(fmt::format("{} holds neither model.safetensors nor "
-                                 "model.safetensors.index.json",
-                                 directory.string()),
-                     "model", "convert the weights to safetensors (save_pretrained does)");
+    return invalid_argument(fmt::format("{} holds neither model.safetensors nor "
+                                        "model.safetensors.index.json",
+                                        directory.string()),
+                            "model", "convert the weights to safetensors (save_pretrained does)");
   }
   const std::string file = index_path.filename().string();
-  BA_ASSIGN_OR_RETURN(const std::string text, read_small_file(index_path, kMaxIndexBytes));
-  BA_ASSIGN_OR_RETURN(const json index, parse_json(text, file, "the index"));
+  BA_ASSIGN_OR_RETURN(const std::string text, read_file(index_path, kMaxIndexBytes));
+  BA_ASSIGN_OR_RETURN(const Json index, parse_object(text, file));
   BA_ASSIGN_OR_RETURN(const auto shards, shards_of_index(index, file));
   std::shared_ptr<SafetensorsReader> reader(new SafetensorsReader());
   for (const auto& shard : shards) BA_RETURN_IF_ERROR(reader->add_file(directory / shard));
@@ -397,24 +372,13 @@ Result<std::string> header_text(const std::vector<TensorToWrite>& tensors,
 Status write_safetensors(const fs::path& path, const std::vector<TensorToWrite>& tensors,
                          const std::map<std::string, std::string>& metadata) {
   BA_ASSIGN_OR_RETURN(const std::string header, header_text(tensors, metadata));
-  const fs::path partial = path.string() + fmt::format(".partial-{}", ::getpid());
-  std::ofstream out(partial, std::ios::binary | std::ios::trunc);
   const uint64_t header_bytes = header.size();
-  out.write(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
-  out.write(header.data(), static_cast<std::streamsize>(header.size()));
+  std::string content(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
+  content += header;
   for (const auto& tensor : tensors) {
-    out.write(reinterpret_cast<const char*>(tensor.bytes.data()),
-              static_cast<std::streamsize>(tensor.bytes.size()));
+    content.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
   }
-  out.close();
-  std::error_code error;
-  if (out) fs::rename(partial, path, error);
-  if (!out || error) {
-    std::error_code ignored;
-    fs::remove(partial, ignored);
-    return unavailable(fmt::format("cannot write {}", path.string()), path.string());
-  }
-  return {};
+  return write_file_atomically(path, content);
 }
 
 }  // namespace bitalloc

@@ -95,9 +95,9 @@ struct TensorToWrite {
   std::span<const std::byte> bytes;
 };
 
-// Writes (replaces) one file, through a temporary file in the same folder and a rename. Tensors
-// keep the order given. Errors: kInvalidArgument for a double name or a wrong size, kUnavailable
-// when the file cannot be written.
+// Writes (or replaces) one file atomically. Tensors keep the order given. The content is put
+// together in memory: meant for scales and tokens, not for models. Errors: kInvalidArgument for a
+// double name or a wrong size, those of write_file_atomically.
 Status write_safetensors(const std::filesystem::path& path,
                          const std::vector<TensorToWrite>& tensors,
                          const std::map<std::string, std::string>& metadata = {});

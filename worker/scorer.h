@@ -24,16 +24,9 @@
 #include "common/format.h"
 #include "common/model_files.h"
 #include "common/status.h"
+#include "common/tokens.h"
 
 namespace bitalloc {
-
-// Token sequences of one length. Positions are 0 … length−1 whatever the mask says.
-struct TokenBatch {
-  std::vector<int32_t> input_ids;  // [sequences, length]
-  std::vector<uint8_t> mask;       // [sequences, length]; 1 = a real token: seen, and scored
-  int64_t sequences = 0;
-  int64_t length = 0;
-};
 
 // One site of a unit. `k_amax`, `v_amax`: largest magnitude that the stored tensor is scaled for
 // (scale = amax/448); 448 = constant scale 1.0. They apply to formats with
@@ -93,17 +86,17 @@ class Scorer {
   // pass is kept from call to call as long as it stays the same.
   // Errors: kInvalidArgument (shapes, token ids ≥ vocabulary, no token with mask 1, unknown layer,
   // values that are not finite: names layer and candidate), kCancelled once `cancel` is set.
-  Result<UnitScores> score(const TokenBatch& batch, const std::string& batch_key,
+  Result<UnitScores> score(const TokenSet& batch, const std::string& batch_key,
                            const std::vector<SiteTask>& sites,
                            const std::vector<Candidate>& candidates,
                            const std::atomic<bool>& cancel);
 
   // Largest magnitudes of K and V (after q/k norm and RoPE) over tokens with mask 1: [layers].
-  Result<std::vector<KvAmax>> calibrate(const TokenBatch& batch, const std::atomic<bool>& cancel);
+  Result<std::vector<KvAmax>> calibrate(const TokenSet& batch, const std::atomic<bool>& cancel);
 
   // Quantizes every layer at once: `assignment` holds one candidate a layer, `sites` one SiteTask a
   // layer (in order) for the scales.
-  Result<JointScores> evaluate(const TokenBatch& batch, const std::string& batch_key,
+  Result<JointScores> evaluate(const TokenSet& batch, const std::string& batch_key,
                                const std::vector<SiteTask>& sites,
                                const std::vector<Candidate>& assignment,
                                const std::atomic<bool>& cancel);
