@@ -12,7 +12,7 @@ static_assert(kLanes == kNvfp4BlockSize, "a vector is a block");
 template <Rounding kRounding>
 BA_HOST_DEVICE Float16 fake_quantize_16(const Quantizer& quantizer, Float16 values) {
   float bmax = 0;
-  if (needs_block_max(kRounding)) bmax = float_from_bits(largest_lane(magnitude_bits(values)));
+  if (kNeedsBlockMax<kRounding>) bmax = float_from_bits(largest_lane(magnitude_bits(values)));
   return fake_quantize_in_block<kRounding>(quantizer, bmax, values);
 }
 

@@ -38,8 +38,8 @@ BA_HOST_DEVICE Float fake_quantize_in_block(const Quantizer& quantizer, float bm
 }
 
 // Whether a rounding looks at bmax.
-constexpr bool needs_block_max(Rounding rounding) {
-  return rounding == Rounding::kNvfp4Served || rounding == Rounding::kNvfp4Modelopt;
-}
+template <Rounding kRounding>
+constexpr bool kNeedsBlockMax =
+    kRounding == Rounding::kNvfp4Served || kRounding == Rounding::kNvfp4Modelopt;
 
 }  // namespace bitalloc
