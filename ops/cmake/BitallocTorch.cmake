@@ -25,3 +25,9 @@ target_include_directories(bitalloc_torch SYSTEM INTERFACE
 target_link_directories(bitalloc_torch INTERFACE ${torch_root}/lib)
 target_link_libraries(bitalloc_torch INTERFACE torch torch_cpu c10 Threads::Threads)
 target_link_options(bitalloc_torch INTERFACE -Wl,-rpath,${torch_root}/lib)
+# The wheel carries headers of another fmt than the system's library: ours must be found first. Its
+# folder is the compiler's own (/usr/include), which cannot be moved up, hence the link.
+find_path(fmt_include fmt/format.h NO_CACHE REQUIRED)
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include_first)
+file(CREATE_LINK ${fmt_include}/fmt ${CMAKE_BINARY_DIR}/include_first/fmt SYMBOLIC)
+target_include_directories(bitalloc_torch BEFORE INTERFACE ${CMAKE_BINARY_DIR}/include_first)
