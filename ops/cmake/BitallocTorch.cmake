@@ -27,5 +27,8 @@ target_include_directories(bitalloc_torch SYSTEM INTERFACE
   ${before_torch}
   ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
 target_link_directories(bitalloc_torch INTERFACE ${torch_root}/lib)
-target_link_libraries(bitalloc_torch INTERFACE torch torch_cpu c10 Threads::Threads)
+# at::parallel_for is a template in headers: without OpenMP it compiles to a loop on one thread. The
+# wheel's libgomp.so.1 and the compiler's have one name, so only one of them is ever loaded.
+target_compile_options(bitalloc_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+target_link_libraries(bitalloc_torch INTERFACE torch torch_cpu c10 gomp Threads::Threads)
 target_link_options(bitalloc_torch INTERFACE -Wl,-rpath,${torch_root}/lib)
