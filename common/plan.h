@@ -33,10 +33,12 @@ Result<UnitId> parse_unit_name(const std::string& name);
 // suffixes first, so progress shows early). All units of one batch are adjacent.
 std::vector<UnitId> plan_units(const SearchSpec& spec);
 
-// Numbers a trial yields for one sequence: Σ KL for a search; Σ KL, Σ negative log-likelihood of
-// the next token, and the count of top-1 agreements for a validation.
+// Numbers a trial yields for one sequence. Of a search: Σ KL. Of a validation: Σ KL, Σ negative
+// log-likelihood of the next token, the count of positions whose most likely token stays the same,
+// and the count of positions that have a next token (mask 1 there and at the next position).
+enum class Metric : int64_t { kKl = 0, kNll = 1, kTop1Agreements = 2, kNextTokens = 3 };
 constexpr int64_t kSearchMetrics = 1;
-constexpr int64_t kValidationMetrics = 3;
+constexpr int64_t kValidationMetrics = 4;
 int64_t metrics_per_sequence(const SearchSpec& spec);
 
 }  // namespace bitalloc

@@ -169,14 +169,15 @@ std::vector<float> ScoreTable::amax() const {
   return largest;
 }
 
-Score ScoreTable::score(int64_t row, CandidateIndex column, int64_t metric) const {
+Score ScoreTable::score(int64_t row, CandidateIndex column, Metric metric) const {
   std::vector<std::pair<double, int64_t>> sequences;  // Σ metric and tokens of each
   for (const auto& result : results_) {
     if (!result || result->unit.kind != UnitKind::kScore) continue;
     if (row < result->unit.row_begin || row >= result->unit.row_end) continue;
     const int64_t count = std::ssize(result->tokens);
     const int64_t trial = (row - result->unit.row_begin) * spec_.num_columns() + column.value;
-    const int64_t base = (trial * metrics_per_sequence(spec_) + metric) * count;
+    const int64_t base =
+        (trial * metrics_per_sequence(spec_) + static_cast<int64_t>(metric)) * count;
     for (int64_t i = 0; i < count; ++i) {
       sequences.emplace_back(result->sums[base + i], result->tokens[i]);
     }

@@ -66,7 +66,7 @@ class ScoreTable {
   std::vector<float> amax() const;
 
   // Sum of `metric` over the batches that are in, for one row and column.
-  Score score(int64_t row, CandidateIndex column, int64_t metric = 0) const;
+  Score score(int64_t row, CandidateIndex column, Metric metric = Metric::kKl) const;
 
  private:
   size_t slot(const UnitId& unit) const;  // index into units_ and results_

@@ -29,7 +29,8 @@ Status check_sizes(const std::vector<std::string_view>& frames) {
 
 std::vector<std::string> encode(const Message& message) {
   std::vector<std::string> frames = {"", std::string(kVersion), message.type,
-                                     message.correlation_id, message.header.dump()};
+                                     message.correlation_id,
+                                     message.header.is_null() ? "{}" : message.header.dump()};
   frames.insert(frames.end(), message.blobs.begin(), message.blobs.end());
   return frames;
 }

@@ -128,11 +128,11 @@ Result<std::optional<Socket::Received>> Socket::receive() {
   return std::optional<Received>(std::move(received));
 }
 
-Result<bool> Socket::wait(int timeout_ms) {
-  zmq_pollitem_t item = {handle_, 0, ZMQ_POLLIN, 0};
-  const int ready = zmq_poll(&item, 1, timeout_ms);
+Result<bool> Socket::wait(int timeout_ms, int other_fd) {
+  zmq_pollitem_t items[] = {{handle_, 0, ZMQ_POLLIN, 0}, {nullptr, other_fd, ZMQ_POLLIN, 0}};
+  const int ready = zmq_poll(items, other_fd < 0 ? 1 : 2, timeout_ms);
   if (ready < 0 && zmq_errno() != EINTR) return zmq_error("cannot wait");
-  return ready > 0;
+  return ready > 0 && (items[0].revents & ZMQ_POLLIN) != 0;
 }
 
 int Socket::file_descriptor() const {

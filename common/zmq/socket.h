@@ -52,8 +52,9 @@ class Socket {
   Status send(const wire::Message& message, const std::string& peer = "");
   // The next message, or nothing when none is waiting. Never blocks.
   Result<std::optional<Received>> receive();
-  // Waits until a message is there or `timeout_ms` has passed (−1: for ever); false: none.
-  Result<bool> wait(int timeout_ms);
+  // Waits until a message is there, `other_fd` (−1: none) is readable, or `timeout_ms` has passed
+  // (−1: for ever); true: a message is there.
+  Result<bool> wait(int timeout_ms, int other_fd = -1);
 
   // ZMQ_FD for an event loop. Edge-triggered: after it fires, and after every send, call `receive`
   // until it gives nothing.

@@ -1,0 +1,29 @@
+// Independent pieces of tensor work over ATen's threads.
+//
+// On CPUs each piece runs on one thread, start to end: the products inside are single-threaded, so
+// nothing waits for the slowest thread after every operator, activations stay in that core's cache,
+// and results do not depend on the number of threads. On GPUs the pieces run one after the other.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "common/status.h"
+
+namespace bitalloc {
+
+// Runs body(item, slot) for items 0 … count−1; `slot` < slots_for(device) names a thread's own
+// buffers. Stops early, with the error of the lowest item that failed, or with kCancelled when
+// `cancel` is set. Exceptions of LibTorch become errors.
+Status run_items(const c10::Device& device, int64_t count, const std::atomic<bool>& cancel,
+                 const std::function<Status(int64_t item, int64_t slot)>& body);
+
+int64_t slots_for(const c10::Device& device);
+
+// Runs `body`, with exceptions of LibTorch as errors: kResourceExhausted for memory.
+Status guarded(const std::function<Status()>& body);
+
+}  // namespace bitalloc

@@ -1,0 +1,157 @@
+#include "worker/scorer_runner.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "worker/scorer.h"
+
+namespace bitalloc {
+namespace {
+
+int64_t machine_memory_bytes() {
+  return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+}
+
+class ScorerRunner : public UnitRunner {
+ public:
+  ScorerRunner(std::string device, int threads) : device_(std::move(device)), threads_(threads) {}
+
+  Result<UnitResult> run(const UnitWork& work, const std::atomic<bool>& cancel) override {
+    try {
+      BA_RETURN_IF_ERROR(use_model(work.spec));
+      if (work.unit.kind == UnitKind::kCalibrate) return calibrate(work, cancel);
+      return work.spec.kind == JobKind::kSearch ? score(work, cancel) : evaluate(work, cancel);
+    } catch (const std::bad_alloc&) {
+      return resource_exhausted(fmt::format("out of memory in {}", unit_name(work.unit)), "",
+                                "use a smaller --batch");
+    } catch (const std::exception& e) {
+      return internal_error(fmt::format("{}: {}", unit_name(work.unit), e.what()));
+    }
+  }
+
+  Json capabilities() const override {
+    return {{"device", device_},
+            {"threads", threads_},
+            {"memory_bytes", machine_memory_bytes()},
+            {"versions", {{"bitalloc", BITALLOC_VERSION}, {"torch", TORCH_VERSION}}}};
+  }
+
+ private:
+  Status use_model(const SearchSpec& spec) {
+    const std::string key = spec.model.weights_sha256 + spec.model.config_sha256 + spec.dtype;
+    if (scorer_ && key == key_) return {};
+    scorer_.reset();  // before the next one is loaded: two may not fit
+    spdlog::info("loading {} as {} on {}", spec.model.path, spec.dtype, device_);
+    ScorerOptions options;
+    options.device = device_;
+    options.threads = threads_;
+    options.dtype = spec.dtype == "bfloat16" ? ComputeDtype::kBfloat16 : ComputeDtype::kFloat32;
+    BA_ASSIGN_OR_RETURN(auto scorer, Scorer::load(spec.model.path, options));
+    const ModelFiles& files = scorer->files();
+    if (files.weights_sha256 != spec.model.weights_sha256 ||
+        files.config_sha256 != spec.model.config_sha256) {
+      return mismatch(
+          fmt::format("{} holds another model than the one submitted (other {})", spec.model.path,
+                      files.weights_sha256 != spec.model.weights_sha256 ? "weights" : "config"),
+          "model.path", "mount the same model directory on every worker");
+    }
+    scorer_ = std::move(scorer);
+    key_ = key;
+    return {};
+  }
+
+  static std::vector<SiteTask> tasks(const UnitWork& work, int64_t begin, int64_t end) {
+    std::vector<SiteTask> tasks;
+    for (int64_t i = begin; i < end; ++i) {
+      tasks.push_back(
+          {static_cast<int>(work.spec.sites[i].layer), work.amax[2 * i], work.amax[2 * i + 1]});
+    }
+    return tasks;
+  }
+
+  Result<UnitResult> calibrate(const UnitWork& work, const std::atomic<bool>& cancel) {
+    BA_ASSIGN_OR_RETURN(const std::vector<KvAmax> layers, scorer_->calibrate(work.tokens, cancel));
+    UnitResult result;
+    result.unit = work.unit;
+    for (const Site& site : work.spec.sites) {
+      result.amax.push_back(layers[site.layer].k);
+      result.amax.push_back(layers[site.layer].v);
+    }
+    return result;
+  }
+
+  Result<UnitResult> score(const UnitWork& work, const std::atomic<bool>& cancel) {
+    BA_ASSIGN_OR_RETURN(UnitScores scores,
+                        scorer_->score(work.tokens, tokens_sha256(work.tokens),
+                                       tasks(work, work.unit.row_begin, work.unit.row_end),
+                                       work.spec.candidates, cancel));
+    UnitResult result;
+    result.unit = work.unit;
+    result.sums = std::move(scores.kl_sums);
+    result.tokens = std::move(scores.tokens);
+    return result;
+  }
+
+  Result<UnitResult> evaluate(const UnitWork& work, const std::atomic<bool>& cancel) {
+    // Layers outside the search stay at the reference.
+    const Candidate reference;
+    std::vector<SiteTask> every_layer(work.spec.model.num_layers);
+    for (size_t i = 0; i < every_layer.size(); ++i) every_layer[i].layer = static_cast<int>(i);
+    for (const SiteTask& task : tasks(work, 0, std::ssize(work.spec.sites))) {
+      every_layer[task.layer] = task;
+    }
+    UnitResult result;
+    result.unit = work.unit;
+    for (int64_t row = work.unit.row_begin; row < work.unit.row_end; ++row) {
+      std::vector<Candidate> assignment(every_layer.size(), reference);
+      const auto& chosen = work.spec.configurations[row].candidates;
+      for (size_t i = 0; i < chosen.size(); ++i) assignment[work.spec.sites[i].layer] = chosen[i];
+      BA_ASSIGN_OR_RETURN(const JointScores joint,
+                          scorer_->evaluate(work.tokens, tokens_sha256(work.tokens), every_layer,
+                                            assignment, cancel));
+      append_metrics(joint, result);
+    }
+    return result;
+  }
+
+  // In the order of plan.h's Metric.
+  static void append_metrics(const JointScores& joint, UnitResult& result) {
+    auto& sums = result.sums;
+    sums.insert(sums.end(), joint.kl_sums.begin(), joint.kl_sums.end());
+    sums.insert(sums.end(), joint.nll_sums.begin(), joint.nll_sums.end());
+    sums.insert(sums.end(), joint.top1_agreements.begin(), joint.top1_agreements.end());
+    sums.insert(sums.end(), joint.next_tokens.begin(), joint.next_tokens.end());
+    result.tokens = joint.tokens;
+  }
+
+  const std::string device_;
+  const int threads_;
+  std::unique_ptr<Scorer> scorer_;
+  std::string key_;  // identity of the model in scorer_
+};
+
+}  // namespace
+
+Result<std::unique_ptr<UnitRunner>> make_scorer_runner(const ScorerRunnerOptions& options) {
+  std::string device = options.device;
+  if (device == "auto") device = at::hasCUDA() ? "cuda" : "cpu";
+  if (device != "cpu" && device != "cuda" && !device.starts_with("cuda:")) {
+    return invalid_argument(
+        fmt::format("device '{}' is unknown; there are auto, cpu, cuda, cuda:N", device),
+        "--device");
+  }
+  if (device != "cpu" && !at::hasCUDA()) {
+    return unsupported(fmt::format("device '{}' is not there: LibTorch sees no GPU", device),
+                       "--device", "check the driver with nvidia-smi, or use --device cpu");
+  }
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = options.threads > 0 ? options.threads : std::max(1, cores);
+  return std::unique_ptr<UnitRunner>(std::make_unique<ScorerRunner>(device, threads));
+}
+
+}  // namespace bitalloc

@@ -1,0 +1,50 @@
+#include "worker/views.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/torch_ops.h"
+
+namespace bitalloc {
+
+at::Tensor QuantizedSides::side(const at::Tensor& exact, const Format& format, float amax,
+                                std::map<Format, at::Tensor>& known) {
+  // bf16 is the reference's own precision, whatever type it computes in: nothing is rounded.
+  if (format.kind == FormatKind::kBf16) return exact;
+  at::Tensor& stored = known[format];
+  if (!stored.defined()) stored = fake_quantize(exact, format, amax);
+  return stored;
+}
+
+KvPair QuantizedSides::see(const Candidate& candidate) {
+  return {side(exact_.k, candidate.k, site_.k_amax, known_k_),
+          side(exact_.v, candidate.v, site_.v_amax, known_v_)};
+}
+
+KvPair AssignedKv::see(int64_t layer, const KvPair& exact) const {
+  const auto at = static_cast<size_t>(layer);
+  return QuantizedSides(exact, sites_[at]).see(assignment_[at]);
+}
+
+CalibratingKv::CalibratingKv(const at::Tensor& mask, std::vector<KvAmax>& amax) : amax_(amax) {
+  if (!mask.all().item<bool>()) padding_ = (~mask).unsqueeze(1).unsqueeze(-1);
+}
+
+KvPair CalibratingKv::see(int64_t layer, const KvPair& exact) const {
+  const auto largest = [&](const at::Tensor& x) {
+    const at::Tensor real = padding_.defined() ? x.masked_fill(padding_, 0.0) : x;
+    return absolute_max(real).item<float>();
+  };
+  KvAmax& amax = amax_[static_cast<size_t>(layer)];
+  const auto grow = [](float& so_far, float value) {
+    // A comparison with NaN is false: keep it, so that the caller sees it.
+    if (!(value <= so_far)) so_far = value;
+  };
+  grow(amax.k, largest(exact.k));
+  grow(amax.v, largest(exact.v));
+  return exact;
+}
+
+}  // namespace bitalloc
