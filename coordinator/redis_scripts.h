@@ -1,0 +1,119 @@
+// The Lua scripts that change Redis: one a state change, so each is atomic, and every one but the
+// lock's own first checks that this coordinator still holds the lock.
+//
+// All are idempotent: after a lost connection the store runs again what was not answered.
+//
+// Keys: `bitalloc:coordinator` (hash fence, holder, expires_ms), `bitalloc:searches` (set of ids),
+// and of a search, under `bitalloc:{id}:` with the braces, which keep one search in one slot of a
+// cluster: `spec` (hash spec, fingerprint, created_unix), `state` (JSON), `fence` (integer),
+// `leases` (hash unit → "fence worker"), `results` (hash unit → packed), `tokens` (hash of blobs),
+// `events` (capped stream).
+#pragma once
+
+namespace bitalloc::redis_scripts {
+
+// KEYS[1] is the lock and ARGV[1] this coordinator's fence in every script below.
+inline constexpr const char* kCheckLock = R"lua(
+local held = redis.call('HGET', KEYS[1], 'fence')
+if not held then
+  return redis.error_reply('FENCED the lock is gone: Redis has lost its data or was flushed')
+end
+if held ~= ARGV[1] then
+  return redis.error_reply('FENCED a newer coordinator has taken over: ' ..
+                           tostring(redis.call('HGET', KEYS[1], 'holder')))
+end
+)lua";
+
+// ARGV: holder, "take-over" or "", ttl_ms → {fence, "", 0} or {0, holder, ms until it is stale}.
+inline constexpr const char* kAcquire = R"lua(
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local expires = tonumber(redis.call('HGET', KEYS[1], 'expires_ms') or 0)
+if expires > now and ARGV[2] ~= 'take-over' then
+  return {0, redis.call('HGET', KEYS[1], 'holder'), expires - now}
+end
+local fence = redis.call('HINCRBY', KEYS[1], 'fence', 1)
+redis.call('HSET', KEYS[1], 'holder', ARGV[1],
+           'expires_ms', string.format('%.0f', now + ARGV[3]))
+return {fence, '', 0}
+)lua";
+
+// ARGV: fence, ttl_ms (0: give the lock back).
+inline constexpr const char* kRenew = R"lua(
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('HSET', KEYS[1], 'expires_ms', string.format('%.0f', now + ARGV[2]))
+return 1
+)lua";
+
+// KEYS: lock, searches, spec, state, fence, leases, results, tokens, events.
+// ARGV: fence, id, spec, fingerprint, created_unix, state, n, n × (token field, blob),
+//       then pairs (unit, packed).
+inline constexpr const char* kPutSearch = R"lua(
+if redis.call('EXISTS', KEYS[3]) == 0 then
+  redis.call('DEL', unpack(KEYS, 4))  -- left-overs must not become results of a new search
+end
+redis.call('HSET', KEYS[3], 'spec', ARGV[3], 'fingerprint', ARGV[4], 'created_unix', ARGV[5])
+redis.call('SET', KEYS[4], ARGV[6])
+local at = 8
+for _ = 1, tonumber(ARGV[7]) do
+  redis.call('HSET', KEYS[8], ARGV[at], ARGV[at + 1])
+  at = at + 2
+end
+while at < #ARGV do
+  redis.call('HSETNX', KEYS[7], ARGV[at], ARGV[at + 1])
+  at = at + 2
+end
+redis.call('SADD', KEYS[2], ARGV[2])
+redis.call('XADD', KEYS[9], 'MAXLEN', '~', 10000, '*', 'type', 'state', 'state', ARGV[6])
+return 0
+)lua";
+
+// KEYS: lock, spec, state, events. ARGV: fence, state.
+inline constexpr const char* kPutStatus = R"lua(
+if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+redis.call('SET', KEYS[3], ARGV[2])
+redis.call('XADD', KEYS[4], 'MAXLEN', '~', 10000, '*', 'type', 'state', 'state', ARGV[2])
+return 0
+)lua";
+
+// KEYS: lock, spec, fence, leases. ARGV: fence, unit, lease fence, worker.
+inline constexpr const char* kPutLease = R"lua(
+if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+if tonumber(redis.call('GET', KEYS[3]) or 0) < tonumber(ARGV[3]) then
+  redis.call('SET', KEYS[3], ARGV[3])
+end
+redis.call('HSET', KEYS[4], ARGV[2], ARGV[3] .. ' ' .. ARGV[4])
+return 0
+)lua";
+
+// KEYS: lock, leases. ARGV: fence, unit, lease fence. A newer lease stays.
+inline constexpr const char* kDropLease = R"lua(
+local lease = redis.call('HGET', KEYS[2], ARGV[2])
+if lease and tonumber(string.match(lease, '^%d+')) <= tonumber(ARGV[3]) then
+  redis.call('HDEL', KEYS[2], ARGV[2])
+end
+return 0
+)lua";
+
+// KEYS: lock, spec, leases, results, events. ARGV: fence, unit, packed.
+// First write wins: "new", "duplicate", or the stored value when it differs.
+inline constexpr const char* kPutResult = R"lua(
+if redis.call('EXISTS', KEYS[2]) == 0 then return {'new', ''} end
+redis.call('HDEL', KEYS[3], ARGV[2])
+local stored = redis.call('HGET', KEYS[4], ARGV[2])
+if stored == ARGV[3] then return {'duplicate', ''} end
+if stored then return {'conflict', stored} end
+redis.call('HSET', KEYS[4], ARGV[2], ARGV[3])
+redis.call('XADD', KEYS[5], 'MAXLEN', '~', 10000, '*', 'type', 'result', 'unit', ARGV[2])
+return {'new', ''}
+)lua";
+
+// KEYS: lock, searches, then all keys of the search. ARGV: fence, id.
+inline constexpr const char* kDeleteSearch = R"lua(
+redis.call('SREM', KEYS[2], ARGV[2])
+redis.call('DEL', unpack(KEYS, 3))
+return 0
+)lua";
+
+}  // namespace bitalloc::redis_scripts
