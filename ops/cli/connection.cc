@@ -12,11 +12,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto kSliceMs = 200;       // how often a wait looks at Ctrl-C and at the local service
-constexpr auto kSendAgain = 5s;      // a request without an answer
-constexpr auto kRenewWatch = 3s;     // a watch is forgotten after 30 s
-constexpr auto kRemoteSilence = 15s; // then a remote service counts as unreachable
-constexpr auto kLocalSilence = 120s; // a local one is restarted meanwhile
+constexpr auto kSliceMs = 200;        // how often a wait looks at Ctrl-C and at the local service
+constexpr auto kSendAgain = 5s;       // a request without an answer
+constexpr auto kRenewWatch = 3s;      // a watch is forgotten after 30 s
+constexpr auto kRemoteSilence = 15s;  // then a remote service counts as unreachable
+constexpr auto kLocalSilence = 120s;  // a local one is restarted meanwhile
 
 Error no_answer(const std::string& endpoint, bool local) {
   return unavailable(fmt::format("no answer from {}", endpoint), "server",
@@ -67,7 +67,8 @@ Result<std::optional<wire::Message>> Connection::receive(const std::string& corr
       }
       return std::optional<wire::Message>(std::move(received->message));
     }
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) return std::optional<wire::Message>();
     BA_RETURN_IF_ERROR(socket_->wait(static_cast<int>(left.count())));
     if (interrupted()) return cancelled("interrupted");

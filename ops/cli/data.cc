@@ -72,8 +72,7 @@ Result<fs::path> tokenized(const DataRequest& request) {
   std::error_code ignored;
   Sha256 key;
   const fs::path script = shipped(kScript);
-  for (const fs::path& file :
-       {request.file, request.model / "tokenizer.json", script}) {
+  for (const fs::path& file : {request.file, request.model / "tokenizer.json", script}) {
     if (!fs::is_regular_file(file, ignored)) return missing(file, request.flag);
     BA_ASSIGN_OR_RETURN(const std::string content, read_file(file));
     key.update(fmt::format("{} {}\n", content.size(), file.extension().string())).update(content);
@@ -100,12 +99,12 @@ Status tokenize(const TokenizeRequest& request) {
   if (script.empty()) {
     return unavailable(fmt::format("{} is not beside this program", kScript), kScript);
   }
-  std::vector<std::string> arguments = {python_program(),        script.string(),
-                                        "--model",               request.model.string(),
-                                        "--input",               request.input.string(),
-                                        "--output",              request.output.string(),
-                                        "--length",              std::to_string(request.length),
-                                        "--sequences",           std::to_string(request.sequences)};
+  std::vector<std::string> arguments = {python_program(), script.string(),
+                                        "--model",        request.model.string(),
+                                        "--input",        request.input.string(),
+                                        "--output",       request.output.string(),
+                                        "--length",       std::to_string(request.length),
+                                        "--sequences",    std::to_string(request.sequences)};
   BA_ASSIGN_OR_RETURN(const ProgramResult result, run_program(arguments));
   if (result.exit_code == 0) return {};
   std::string said = result.errors;

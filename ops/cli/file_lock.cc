@@ -16,15 +16,14 @@ namespace bitalloc::cli {
 Result<FileLock> FileLock::open(const std::filesystem::path& file) {
   const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (descriptor < 0) {
-    return invalid_argument(
-        fmt::format("cannot open {}: {}", file.string(), std::strerror(errno)), file.string(),
-        "give a folder that you may write to with --home or BITALLOC_HOME");
+    return invalid_argument(fmt::format("cannot open {}: {}", file.string(), std::strerror(errno)),
+                            file.string(),
+                            "give a folder that you may write to with --home or BITALLOC_HOME");
   }
   return FileLock(descriptor);
 }
 
-FileLock::FileLock(FileLock&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)) {}
+FileLock::FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 FileLock& FileLock::operator=(FileLock&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);

@@ -8,7 +8,8 @@
 namespace bitalloc::cli {
 
 // An open lock file; closing (or dying) frees the lock. Children do not inherit it unless they are
-// handed `descriptor()` on purpose (process.h), which then keeps the lock held as long as they live.
+// handed `descriptor()` on purpose (process.h), which then keeps the lock held as long as they
+// live.
 class FileLock {
  public:
   enum class Mode { kShared, kExclusive };

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/search_spec.h"
 #include "ops/cli/connection.h"
 
 namespace bitalloc::cli {

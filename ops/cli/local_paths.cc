@@ -46,8 +46,8 @@ LocalPaths local_paths(const fs::path& home) {
   paths.cache = absolute / "cache";
   paths.sockets = paths.run;
   if (paths.run.string().size() > kMaxSocketFolder) {
-    paths.sockets = fmt::format("/tmp/bitalloc-{}-{}", ::getuid(),
-                                sha256_hex(absolute.string()).substr(0, 16));
+    paths.sockets =
+        fmt::format("/tmp/bitalloc-{}-{}", ::getuid(), sha256_hex(absolute.string()).substr(0, 16));
   }
   return paths;
 }

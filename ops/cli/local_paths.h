@@ -14,8 +14,9 @@ struct LocalPaths {
   std::filesystem::path run;       // locks, process files, service.json
   std::filesystem::path searches;  // ID.checkpoint.json
   std::filesystem::path logs;
-  std::filesystem::path cache;    // tokens, by content
-  std::filesystem::path sockets;  // `run`, or a private folder in /tmp when `run` is too long a name
+  std::filesystem::path cache;  // tokens, by content
+  std::filesystem::path
+      sockets;  // `run`, or a private folder in /tmp when `run` is too long a name
 
   std::filesystem::path clients_lock() const { return run / "clients.lock"; }
   std::filesystem::path start_lock() const { return run / "start.lock"; }

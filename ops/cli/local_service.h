@@ -16,8 +16,8 @@ namespace bitalloc::cli {
 
 class LocalService {
  public:
-  // Errors: kInvalidArgument when the home cannot be used, kUnavailable with the supervisor's reason
-  // when a part does not start.
+  // Errors: kInvalidArgument when the home cannot be used, kUnavailable with the supervisor's
+  // reason when a part does not start.
   static Result<std::unique_ptr<LocalService>> attach(const std::filesystem::path& home);
   ~LocalService();
   LocalService(const LocalService&) = delete;

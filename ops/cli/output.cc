@@ -53,9 +53,8 @@ int print_error(const Context& context, const Error& error) {
     return exit_code_of(error.code);
   }
   const bool color = use_color();
-  std::string text =
-      fmt::format("{}error:{} {}\n", color ? "\033[1;31m" : "", color ? "\033[0m" : "",
-                  error.message);
+  std::string text = fmt::format("{}error:{} {}\n", color ? "\033[1;31m" : "",
+                                 color ? "\033[0m" : "", error.message);
   if (!error.field.empty() && error.message.find(error.field) == std::string::npos) {
     text += fmt::format("  at: {}\n", error.field);
   }

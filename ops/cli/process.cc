@@ -101,8 +101,7 @@ Result<pid_t> spawn(const SpawnOptions& options) {
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) {
-    return internal_error(
-        fmt::format("cannot start {}: {}", arguments[0], std::strerror(errno)));
+    return internal_error(fmt::format("cannot start {}: {}", arguments[0], std::strerror(errno)));
   }
   if (pid == 0) become(options, pointers, parent);
   if (!options.detach) return pid;

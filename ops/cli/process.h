@@ -42,7 +42,7 @@ void kill_recorded(const std::filesystem::path& file);
 
 // What a program printed, and how it ended.
 struct ProgramResult {
-  int exit_code = 0;  // 128 + signal when killed
+  int exit_code = 0;   // 128 + signal when killed
   std::string output;  // stdout
   std::string errors;  // stderr
 };

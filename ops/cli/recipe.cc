@@ -116,9 +116,9 @@ Status read_numbers(const Reader& reader, Recipe& recipe) {
 
 Result<Recipe> read_recipe(const YAML::Node& root, const std::string& file) {
   const Reader reader(root, file);
-  BA_RETURN_IF_ERROR(reader.only({"name", "description", "candidates", "scale_policy", "encoding",
-                                  "effective_bits", "method", "sequences", "length",
-                                  "disabled_layers"}));
+  BA_RETURN_IF_ERROR(
+      reader.only({"name", "description", "candidates", "scale_policy", "encoding",
+                   "effective_bits", "method", "sequences", "length", "disabled_layers"}));
   Recipe recipe;
   BA_RETURN_IF_ERROR(read_names(reader, recipe));
   BA_RETURN_IF_ERROR(read_policies(reader, recipe));
@@ -216,17 +216,17 @@ Result<Recipe> load_recipe(const std::string& name_or_file) {
 }
 
 Json to_json(const Recipe& recipe) {
-  return {{"name", recipe.name},
-          {"description", recipe.description},
-          {"candidates", recipe.candidates},
-          {"scale_policy",
-           recipe.scale_policy == ScalePolicy::kConstant ? "constant" : "calibrated"},
-          {"encoding", recipe.encoding == Encoding::kServed ? "served" : "modelopt"},
-          {"effective_bits", recipe.effective_bits},
-          {"method", "kl_div"},
-          {"sequences", recipe.sequences},
-          {"length", recipe.length},
-          {"disabled_layers", recipe.disabled_layers}};
+  return {
+      {"name", recipe.name},
+      {"description", recipe.description},
+      {"candidates", recipe.candidates},
+      {"scale_policy", recipe.scale_policy == ScalePolicy::kConstant ? "constant" : "calibrated"},
+      {"encoding", recipe.encoding == Encoding::kServed ? "served" : "modelopt"},
+      {"effective_bits", recipe.effective_bits},
+      {"method", "kl_div"},
+      {"sequences", recipe.sequences},
+      {"length", recipe.length},
+      {"disabled_layers", recipe.disabled_layers}};
 }
 
 }  // namespace bitalloc::cli

@@ -112,8 +112,9 @@ Status check_budget(const SearchSpec& spec) {
   return invalid_argument(
       fmt::format("--bits {} is below the lowest that these candidates reach, {}",
                   spec.effective_bits, range.lowest),
-      "--bits", fmt::format("choose {} to {}, or add smaller formats with --candidates",
-                            range.lowest, range.highest));
+      "--bits",
+      fmt::format("choose {} to {}, or add smaller formats with --candidates", range.lowest,
+                  range.highest));
 }
 
 DataRequest data_request(const SearchFlags& flags, const Context& context, const Recipe& recipe,
@@ -158,8 +159,8 @@ Result<double> parse_bits(const std::string& text, const std::string& flag) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = error == std::errc() && end == text.data() + text.size();
   if (whole && std::isfinite(value) && value > 0) return value;
-  return invalid_argument(
-      fmt::format("{}: '{}' is not a number of bits above 0", flag, text), flag);
+  return invalid_argument(fmt::format("{}: '{}' is not a number of bits above 0", flag, text),
+                          flag);
 }
 
 int64_t default_batch_sequences(int64_t length, int64_t sequences, const std::string& device) {
@@ -188,12 +189,11 @@ Result<SearchInputs> read_search_inputs(const SearchFlags& flags, const Context&
   BA_RETURN_IF_ERROR(choose_sites(*files, recipe, spec));
   BA_RETURN_IF_ERROR(check_budget(spec));
   BA_RETURN_IF_ERROR(read_tokens(flags, context, recipe, inputs));
-  spec.batch_sequences = flags.batch > 0 ? flags.batch
-                                         : default_batch_sequences(spec.length, spec.sequences,
-                                                                   flags.device);
-  spec.sites_per_unit =
-      flags.sites_per_unit > 0 ? flags.sites_per_unit
-                               : default_sites_per_unit(std::ssize(spec.sites));
+  spec.batch_sequences = flags.batch > 0
+                             ? flags.batch
+                             : default_batch_sequences(spec.length, spec.sequences, flags.device);
+  spec.sites_per_unit = flags.sites_per_unit > 0 ? flags.sites_per_unit
+                                                 : default_sites_per_unit(std::ssize(spec.sites));
   BA_RETURN_IF_ERROR(validate(spec));
   return inputs;
 }

@@ -1,5 +1,5 @@
-// From the flags of `search` and `submit` to a search spec with its tokens; every bad input is found
-// here, before any work starts.
+// From the flags of `search` and `submit` to a search spec with its tokens; every bad input is
+// found here, before any work starts.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct SearchFlags {
 struct SearchInputs {
   SearchSpec spec;
   TokenSet tokens;
-  TokenSet calibration;    // empty unless the spec needs it
+  TokenSet calibration;     // empty unless the spec needs it
   int64_t parameters = 0;   // of the model
   int64_t hidden_size = 0;  // of the model
 };

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <set>
 #include <sstream>
+#include <vector>
 
 namespace bitalloc::cli {
 namespace fs = std::filesystem;
@@ -43,7 +44,7 @@ Result<fs::path> settings_file() {
   return fs::path();
 }
 
-Status apply(const YAML::Node& root, const std::string& file) {
+Status apply_settings(const YAML::Node& root, const std::string& file) {
   if (root.IsNull()) return {};
   if (!root.IsMap()) return invalid_argument(fmt::format("{}: not a mapping", file), file);
   for (const auto& entry : root) {
@@ -68,7 +69,7 @@ Status apply_settings_file() {
   BA_ASSIGN_OR_RETURN(const fs::path file, settings_file());
   if (file.empty()) return {};
   try {
-    return apply(YAML::LoadFile(file.string()), file.string());
+    return apply_settings(YAML::LoadFile(file.string()), file.string());
   } catch (const YAML::Exception& e) {
     return invalid_argument(fmt::format("{}:{}: {}", file.string(), e.mark.line + 1, e.msg),
                             file.string());

@@ -126,9 +126,9 @@ Status Supervisor::prepare() {
       write_process_file(paths_.process_file("supervisor"), identify(::getpid()).value()));
   BA_ASSIGN_OR_RETURN(writer_, FileLock::open(paths_.redis_lock()));
   if (!writer_.lock(FileLock::Mode::kExclusive, 10)) {
-    return unavailable(
-        fmt::format("another redis-server still writes {}", paths_.redis.string()),
-        paths_.redis_lock().string(), "find it with `fuser` on that file, and stop it");
+    return unavailable(fmt::format("another redis-server still writes {}", paths_.redis.string()),
+                       paths_.redis_lock().string(),
+                       "find it with `fuser` on that file, and stop it");
   }
   if (find_in_path("redis-server").empty()) {
     return unavailable("redis-server is not installed", "PATH",
@@ -230,11 +230,11 @@ void Supervisor::note_death(Child& child, int status) {
   if (recent < kMaxDeathsInAMinute) return;
   std::string said = last_line(child.output);
   if (said.empty()) said = last_line(paths_.log(child.name));
-  error_ = unavailable(fmt::format("{} ended {} times within a minute (last: {}){}", child.name,
-                                   recent, how, said.empty() ? "" : ": " + said),
-                       child.name,
-                       fmt::format("see the logs in {}; `bitalloc doctor` checks the set-up",
-                                   paths_.logs.string()));
+  error_ = unavailable(
+      fmt::format("{} ended {} times within a minute (last: {}){}", child.name, recent, how,
+                  said.empty() ? "" : ": " + said),
+      child.name,
+      fmt::format("see the logs in {}; `bitalloc doctor` checks the set-up", paths_.logs.string()));
 }
 
 void Supervisor::bury_dead_children() {

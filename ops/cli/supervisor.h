@@ -2,11 +2,11 @@
 // workers as its children, restarts those that die, and ends with the last attached command.
 //
 // Attached means: holds run/clients.lock shared (local_service.h). The supervisor holds
-// run/supervisor.lock for its life and writes run/service.json ("state": starting, running, failed).
-// It tries for clients.lock exclusively; once it gets it, nobody is attached: it keeps the lock while
-// it shuts down, so that new commands wait and then start a new service. Children die with it
-// (PR_SET_PDEATHSIG). redis-server itself inherits the lock on redis/writer.lock: whatever is killed
-// and when, two redis-servers never write one append-only file.
+// run/supervisor.lock for its life and writes run/service.json ("state": starting, running,
+// failed). It tries for clients.lock exclusively; once it gets it, nobody is attached: it keeps the
+// lock while it shuts down, so that new commands wait and then start a new service. Children die
+// with it (PR_SET_PDEATHSIG). redis-server itself inherits the lock on redis/writer.lock: whatever
+// is killed and when, two redis-servers never write one append-only file.
 #pragma once
 
 #include <filesystem>

@@ -88,7 +88,9 @@ double effective_bits_of(const SearchSpec& spec, const Configuration& configurat
   return bits / width;
 }
 
-Json or_null(const std::optional<double>& value) { return value.has_value() ? Json(*value) : Json(); }
+Json or_null(const std::optional<double>& value) {
+  return value.has_value() ? Json(*value) : Json();
+}
 
 }  // namespace
 
@@ -108,7 +110,8 @@ Result<SearchSpec> validation_spec(const Checkpoint& search, const Json& assignm
   const double budget = assignment.at("budget").at("effective_bits");
   Configuration chosen{fmt::format("assignment at {} bits", bits_text(budget)), {}};
   for (const Json& site : assignment.at("sites")) {
-    BA_ASSIGN_OR_RETURN(const Candidate candidate, parse_candidate(site.at("candidate")));
+    BA_ASSIGN_OR_RETURN(const Candidate candidate,
+                        parse_candidate(site.at("candidate").get<std::string>()));
     chosen.candidates.push_back(candidate);
   }
   spec.configurations.push_back(chosen);

@@ -2,6 +2,7 @@
 // service, no model, no worker.
 #include <fmt/format.h>
 
+#include <map>
 #include <memory>
 #include <sstream>
 
@@ -44,8 +45,8 @@ Result<Pins> parse_pins(const std::vector<std::string>& texts) {
                               "e.g. --pin layers.0=bf16");
     }
     if (!pins.emplace(text.substr(0, equals), text.substr(equals + 1)).second) {
-      return invalid_argument(
-          fmt::format("--pin: '{}' is pinned twice", text.substr(0, equals)), "--pin");
+      return invalid_argument(fmt::format("--pin: '{}' is pinned twice", text.substr(0, equals)),
+                              "--pin");
     }
   }
   return pins;
@@ -142,8 +143,8 @@ std::string frontier_text(const Json& frontier) {
     for (const auto& [candidate, count] : counts) {
       mix += fmt::format("{}{} × {}", mix.empty() ? "" : ", ", count, candidate);
     }
-    table.add({bits_text(point.at("effective_bits")), nats_text(point.at("objective_kl_nats")),
-               mix});
+    table.add(
+        {bits_text(point.at("effective_bits")), nats_text(point.at("objective_kl_nats")), mix});
   }
   return table.text();
 }

@@ -14,7 +14,8 @@ namespace {
 Json describe(const Checkpoint& checkpoint) {
   const SearchSpec& spec = checkpoint.spec;
   Json candidates = Json::array();
-  for (const Candidate& candidate : spec.candidates) candidates.push_back(candidate_name(candidate));
+  for (const Candidate& candidate : spec.candidates)
+    candidates.push_back(candidate_name(candidate));
   return {{"id", checkpoint.id},
           {"kind", spec.kind == JobKind::kSearch ? "search" : "validation"},
           {"fingerprint", checkpoint.fingerprint.sha256},
@@ -27,8 +28,8 @@ Json describe(const Checkpoint& checkpoint) {
           {"sequences", spec.sequences},
           {"length", spec.length},
           {"effective_bits", spec.effective_bits},
-          {"units", {{"total", checkpoint.table.units_total()},
-                     {"done", checkpoint.table.units_done()}}},
+          {"units",
+           {{"total", checkpoint.table.units_total()}, {"done", checkpoint.table.units_done()}}},
           {"complete", checkpoint.table.complete()}};
 }
 
@@ -65,8 +66,7 @@ Result<int> import_file(const Context& context, const std::string& file) {
     print_json(reply.header);
   } else {
     print_line(context, fmt::format("{}: {} of {} units", reply.header.value("id", checkpoint.id),
-                                    checkpoint.table.units_done(),
-                                    checkpoint.table.units_total()));
+                                    checkpoint.table.units_done(), checkpoint.table.units_total()));
   }
   return kExitOk;
 }

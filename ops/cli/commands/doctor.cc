@@ -105,21 +105,21 @@ Finding service(const Context& context) {
 
 std::vector<Finding> examine(const Context& context) {
   const std::string build = "build it (ops/setup.sh), and keep it beside bitalloc or in PATH";
-  return {redis_server(),
-          program("coordinator", {program_beside("bitalloc-coordinator").string(), "--version"},
-                  build),
-          program("worker", {program_beside("bitalloc-worker").string(), "--version"}, build),
-          program("python",
-                  {python_program(), "-c",
-                   "import numpy, safetensors, sys, tokenizers; "
-                   "print('Python', sys.version.split()[0], 'tokenizers', tokenizers.__version__)"},
-                  "run ops/setup.sh, or set BITALLOC_PYTHON to a Python that has the tokenizers, "
-                  "numpy and safetensors packages"),
-          recipes(),
-          device(),
-          home(context),
-          disk(context),
-          service(context)};
+  return {
+      redis_server(),
+      program("coordinator", {program_beside("bitalloc-coordinator").string(), "--version"}, build),
+      program("worker", {program_beside("bitalloc-worker").string(), "--version"}, build),
+      program("python",
+              {python_program(), "-c",
+               "import numpy, safetensors, sys, tokenizers; "
+               "print('Python', sys.version.split()[0], 'tokenizers', tokenizers.__version__)"},
+              "run ops/setup.sh, or set BITALLOC_PYTHON to a Python that has the tokenizers, "
+              "numpy and safetensors packages"),
+      recipes(),
+      device(),
+      home(context),
+      disk(context),
+      service(context)};
 }
 
 Result<int> doctor(const Context& context) {
@@ -132,8 +132,8 @@ Result<int> doctor(const Context& context) {
                     {"detail", finding.detail},
                     {"hint", finding.ok ? Json() : Json(finding.hint)}});
     if (context.json) continue;
-    print_line(context, fmt::format("{:<8} {:<13} {}", finding.ok ? "OK" : "PROBLEM",
-                                    finding.check, finding.detail));
+    print_line(context, fmt::format("{:<8} {:<13} {}", finding.ok ? "OK" : "PROBLEM", finding.check,
+                                    finding.detail));
     if (!finding.ok) print_line(context, fmt::format("{:22} mend: {}", "", finding.hint));
   }
   if (context.json) print_json({{"ok", all_good}, {"checks", rows}});

@@ -31,12 +31,13 @@ Status take_assignment(const Checkpoint& checkpoint, const Json& assignment,
   const SearchSpec& spec = checkpoint.spec;
   for (size_t i = 0; i < spec.sites.size(); ++i) {
     const Json& site = assignment.at("sites").at(i);
-    BA_ASSIGN_OR_RETURN(const Candidate candidate, parse_candidate(site.at("candidate")));
+    BA_ASSIGN_OR_RETURN(const Candidate candidate,
+                        parse_candidate(site.at("candidate").get<std::string>()));
     request.assignment.push_back(candidate);
     for (size_t j = 0; j < spec.candidates.size(); ++j) {
       if (spec.candidates[j] != candidate) continue;
-      request.scores.push_back(checkpoint.table.score(static_cast<int64_t>(i),
-                                                      CandidateIndex(static_cast<int64_t>(j))));
+      request.scores.push_back(
+          checkpoint.table.score(static_cast<int64_t>(i), CandidateIndex(static_cast<int64_t>(j))));
     }
   }
   return {};
@@ -78,10 +79,9 @@ Result<int> run_export(const Context& context, const ExportFlags& flags) {
                 {"effective_bits", summary.effective_bits},
                 {"warnings", summary.warnings}});
   } else {
-    print_line(context,
-               fmt::format("{}: {} effective bits, {} scales, {} files linked, {} copied",
-                           summary.directory.string(), bits_text(summary.effective_bits),
-                           summary.scales, summary.files_linked, summary.files_copied));
+    print_line(context, fmt::format("{}: {} effective bits, {} scales, {} files linked, {} copied",
+                                    summary.directory.string(), bits_text(summary.effective_bits),
+                                    summary.scales, summary.files_linked, summary.files_copied));
   }
   return kExitOk;
 }

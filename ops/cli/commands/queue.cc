@@ -145,8 +145,8 @@ Result<int> workers(const Context& context) {
   return kExitOk;
 }
 
-CLI::App* add_id_command(CommandLine& line, const std::string& name,
-                         const std::string& description, std::shared_ptr<std::string> id) {
+CLI::App* add_id_command(CommandLine& line, const std::string& name, const std::string& description,
+                         std::shared_ptr<std::string> id) {
   CLI::App* command = add_command(line, line.app, name, description,
                                   fmt::format("example:\n  bitalloc {} my-search", name));
   command->add_option("ID", *id, "the search")->required();
@@ -170,8 +170,9 @@ void add_queue_commands(CommandLine& line) {
       {"resume", "go on with a paused or cancelled search"}};
   for (const auto& [name, description] : acts) {
     command = add_id_command(line, name, description, id);
-    on_run(line, command,
-           [id, &context, type = std::string(name)] { return act(context, type, {{"id", *id}}); });
+    on_run(line, command, [id, &context, type = std::string(name)] {
+      return act(context, type, {{"id", *id}});
+    });
   }
   auto priority = std::make_shared<int>(0);
   command = add_id_command(line, "reprioritize", "move a search in the queue", id);

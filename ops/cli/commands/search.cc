@@ -159,9 +159,9 @@ void print_plan(const Context& context, const SearchInputs& inputs) {
     return;
   }
   const SearchSpec& spec = inputs.spec;
-  print_line(context, fmt::format("{} layers × {} candidates, {} sequences × {} tokens",
-                                  spec.sites.size(), spec.candidates.size(), spec.sequences,
-                                  spec.length));
+  print_line(context,
+             fmt::format("{} layers × {} candidates, {} sequences × {} tokens", spec.sites.size(),
+                         spec.candidates.size(), spec.sequences, spec.length));
   print_line(context,
              fmt::format("{} units ({} sequences × {} layers each)", plan["units"].get<int64_t>(),
                          spec.batch_sequences, spec.sites_per_unit));
@@ -174,8 +174,8 @@ void print_plan(const Context& context, const SearchInputs& inputs) {
 void describe(const SearchInputs& inputs) {
   const SearchSpec& spec = inputs.spec;
   print_note(fmt::format("{}: {} layers × {} candidates, {} sequences × {} tokens, {} units",
-                         spec.model.name, spec.sites.size(), spec.candidates.size(),
-                         spec.sequences, spec.length, plan_units(spec).size()));
+                         spec.model.name, spec.sites.size(), spec.candidates.size(), spec.sequences,
+                         spec.length, plan_units(spec).size()));
 }
 
 Result<int> run_search(const Context& context, const SearchFlags& flags,
@@ -199,8 +199,7 @@ Result<int> run_search(const Context& context, const SearchFlags& flags,
                                    : "the service goes on; the same command follows it"));
     if (ending.kind != Ending::Kind::kDone) return report_ending(context, ending);
   }
-  BA_RETURN_IF_ERROR(
-      finish_search(*connection, context, flags, id, inputs.spec.effective_bits));
+  BA_RETURN_IF_ERROR(finish_search(*connection, context, flags, id, inputs.spec.effective_bits));
   return kExitOk;
 }
 
@@ -212,16 +211,15 @@ Result<int> run_submit(const Context& context, const SearchFlags& flags,
     return kExitOk;
   }
   BA_ASSIGN_OR_RETURN(const auto connection, Connection::open(context));
-  BA_ASSIGN_OR_RETURN(const Json status, submit_search(*connection, flags, inputs, std::nullopt,
-                                                       submission.priority));
+  BA_ASSIGN_OR_RETURN(const Json status,
+                      submit_search(*connection, flags, inputs, std::nullopt, submission.priority));
   BA_ASSIGN_OR_RETURN(const auto id, json_field<std::string>(status, "id", "status"));
   if (submission.follow) {
     BA_RETURN_IF_ERROR(want_workers(*connection, workers));
     BA_ASSIGN_OR_RETURN(const Ending ending,
                         follow(*connection, id, "`bitalloc watch " + id + "` follows it"));
     if (ending.kind != Ending::Kind::kDone) return report_ending(context, ending);
-    BA_RETURN_IF_ERROR(
-        finish_search(*connection, context, flags, id, inputs.spec.effective_bits));
+    BA_RETURN_IF_ERROR(finish_search(*connection, context, flags, id, inputs.spec.effective_bits));
     return kExitOk;
   }
   if (context.json) {
@@ -254,8 +252,8 @@ void add_search_commands(CommandLine& line) {
     return run_search(context, *flags, *workers);
   });
 
-  CLI::App* submit = add_command(line, line.app, "submit", "hand a search to a service",
-                                 kSubmitExamples);
+  CLI::App* submit =
+      add_command(line, line.app, "submit", "hand a search to a service", kSubmitExamples);
   add_input_options(submit, *flags);
   add_worker_options(submit, *workers);
   submit->add_option("--priority", submission->priority, "higher goes first")

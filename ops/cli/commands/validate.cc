@@ -40,11 +40,11 @@ Status check_model(const SearchSpec& spec, const std::string& directory) {
       files->config_sha256 == spec.model.config_sha256) {
     return {};
   }
-  return mismatch(fmt::format("{} is not the model that was searched: its {} differ", directory,
-                              files->weights_sha256 != spec.model.weights_sha256
-                                  ? "weights"
-                                  : "configuration fields"),
-                  "--model", "give the directory of the model that was searched");
+  return mismatch(
+      fmt::format(
+          "{} is not the model that was searched: its {} differ", directory,
+          files->weights_sha256 != spec.model.weights_sha256 ? "weights" : "configuration fields"),
+      "--model", "give the directory of the model that was searched");
 }
 
 Result<TokenSet> held_out_tokens(const Context& context, const ValidateFlags& flags,
@@ -91,8 +91,7 @@ Result<int> run_validate(const Context& context, const ValidateFlags& flags,
   BA_ASSIGN_OR_RETURN(const auto id, json_field<std::string>(status, "id", "status"));
   if (status.value("state", "") != "done") {
     BA_RETURN_IF_ERROR(want_workers(*connection, workers));
-    BA_ASSIGN_OR_RETURN(const Ending ending,
-                        follow(*connection, id, "the same command resumes"));
+    BA_ASSIGN_OR_RETURN(const Ending ending, follow(*connection, id, "the same command resumes"));
     if (ending.kind != Ending::Kind::kDone) return report_ending(context, ending);
   }
   BA_ASSIGN_OR_RETURN(const Checkpoint validation, fetch_checkpoint(*connection, id));
