@@ -29,7 +29,7 @@ const KindRow& row_of(FormatKind kind) {
   for (const auto& row : kKinds) {
     if (row.kind == kind) return row;
   }
-  BA_CHECK(false, "format kind without a row");
+  check_failed(__FILE__, __LINE__, "kind has a row", "a format kind without a row");
 }
 
 Result<FormatKind> parse_kind(std::string_view name) {

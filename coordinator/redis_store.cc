@@ -351,7 +351,8 @@ bool RedisStore::close(int timeout_ms) {
   closing_ = true;
   changed_.notify_all();
   if (!thread_.joinable()) return true;
-  const bool stopped = changed_.wait_for(lock, milliseconds(timeout_ms), [this] { return stopped_; });
+  const bool stopped =
+      changed_.wait_for(lock, milliseconds(timeout_ms), [this] { return stopped_; });
   lock.unlock();
   if (stopped) thread_.join();
   return stopped && drained_;

@@ -1,4 +1,5 @@
-// The kernels as functions of tensors: what the worker calls. The only header here that knows torch.
+// The kernels as functions of tensors: what the worker calls. The only header here that knows
+// torch.
 //
 // Every function runs on the device of its input: on CPUs over ATen's intra-op threads, on GPUs on
 // the current stream (when built with CUDA). Thread-safe; results do not depend on the number of

@@ -42,14 +42,15 @@ Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Finge
                       bool with_scores, bool partial = false);
 
 // The best assignment of every budget, by growing bits:
-// [{"effective_bits", "objective_kl_nats", "proven_optimal", "assignment": {site: candidate}}…].
+// [{"effective_bits", "objective_kl_nats", "assignment": {site: candidate}}…].
 // Errors as allocate().
 Result<Json> frontier_json(const std::string& id, const SearchSpec& spec, const ScoreTable& table,
                            const Pins& pins = {});
 
-// Rows of a validation: [{"row" (configuration), "effective_bits", "kl_nats_per_token",
-// "perplexity", "top1_agreement", "standard_error": {…the same three}, "metrics": [Score…]}…].
-// Errors: kInvalidArgument for a search, kUnavailable while it is not complete.
+// Rows of a validation: [{"row" (index), "configuration", "effective_bits", "kl_nats_per_token",
+// "perplexity" (exp of the mean negative log-likelihood of the next tokens), "top1_agreement" (of
+// the scored positions), "standard_error": {…the last three…}, "metrics": [Score of each
+// Metric]}…]. Errors: kInvalidArgument for a search, kUnavailable while it is not complete.
 Result<Json> validation_json(const std::string& id, const SearchSpec& spec,
                              const ScoreTable& table);
 

@@ -46,8 +46,8 @@ Status check_sizes(const ExportRequest& request) {
 }
 
 bool is_within(const fs::path& inner, const fs::path& outer) {
-  const auto mismatch = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
-  return mismatch.first == outer.end();
+  const auto ends = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return ends.first == outer.end();
 }
 
 // Replacing or filling a directory that has to do with the model's would damage the model.
@@ -69,22 +69,23 @@ Status check_output_place(const ExportRequest& request) {
 Status check_model(const ModelFiles& model, const SearchSpec& spec) {
   const std::string where = model.directory.string();
   if (model.weights_sha256 != spec.model.weights_sha256) {
-    return mismatch(
+    return bitalloc::mismatch(
         fmt::format("the weights in {} are not those that were searched (SHA-256 {:.12}…"
                     ", searched {:.12}…)",
                     where, model.weights_sha256, spec.model.weights_sha256),
         where, "give the directory of the searched model, or search this one");
   }
   if (model.config_sha256 != spec.model.config_sha256) {
-    return mismatch(fmt::format("{}/config.json is not the one that was searched", where),
-                    where + "/config.json",
-                    "give the directory of the searched model, or search this one");
+    return bitalloc::mismatch(fmt::format("{}/config.json is not the one that was searched", where),
+                              where + "/config.json",
+                              "give the directory of the searched model, or search this one");
   }
   for (const Site& site : spec.sites) {
     const bool known = std::any_of(model.kv_sites.begin(), model.kv_sites.end(),
                                    [&](const Site& other) { return other.name == site.name; });
     if (!known) {
-      return mismatch(fmt::format("the model in {} has no {}", where, site.name), site.name);
+      return bitalloc::mismatch(fmt::format("the model in {} has no {}", where, site.name),
+                                site.name);
     }
   }
   return {};

@@ -16,9 +16,9 @@ Result<std::string> quant_algo(const Site& site, const Candidate& candidate) {
   const FormatKind k = candidate.k.kind;
   const FormatKind v = candidate.v.kind;
   if (k == FormatKind::kBf16 && v == FormatKind::kBf16) return std::string();
-  if (k == FormatKind::kFp8E4M3 && v == FormatKind::kFp8E4M3) return std::string("FP8");
+  if (k == FormatKind::kFp8E4m3 && v == FormatKind::kFp8E4m3) return std::string("FP8");
   if (k == FormatKind::kNvfp4 && v == FormatKind::kNvfp4) return std::string("NVFP4");
-  if (k == FormatKind::kFp8E4M3 && v == FormatKind::kNvfp4) return std::string("FP8_K_NVFP4_V");
+  if (k == FormatKind::kFp8E4m3 && v == FormatKind::kNvfp4) return std::string("FP8_K_NVFP4_V");
   return unsupported(
       fmt::format("{} is {}, which ModelOpt's checkpoint layout has no name for", site.name,
                   candidate_name(candidate)),

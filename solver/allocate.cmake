@@ -1,0 +1,4 @@
+# Scores to assignments: the solver behind the types of common/. Of the coordinator and the command
+# line alike.
+bitalloc_library(bitalloc_allocate SOURCES ${CMAKE_SOURCE_DIR}/solver/allocate.cc
+                 LIBRARIES bitalloc_solver)
