@@ -6,7 +6,7 @@
 # Installs what is missing, builds, gets the model (once), searches K/V formats, prints the
 # assignment, re-budgets it, and measures it on held-out text beside uniform formats. Then it leaves
 # the service running in the foreground, or ends with --no-serve.
-# The first run downloads about 3 GB and takes some 20 minutes; later ones find everything there.
+# The first run downloads several GB and builds for some minutes; later ones find everything there.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
