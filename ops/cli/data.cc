@@ -7,9 +7,8 @@
 #include <cstdlib>
 
 #include "common/files.h"
-#include "common/json.h"
-#include "common/safetensors.h"
 #include "common/sha256.h"
+#include "common/token_file.h"
 #include "ops/cli/process.h"
 #include "ops/cli/settings.h"
 
@@ -25,33 +24,6 @@ constexpr int kScriptNoPackage = 3;
 
 Error missing(const fs::path& file, const std::string& flag) {
   return invalid_argument(fmt::format("{}: no such file: {}", flag, file.string()), file.string());
-}
-
-Result<TokenSet> tokens_of(const TensorView& ids, const TensorView* mask, const fs::path& file) {
-  const auto field = [&](const char* name) { return file.string() + ": " + name; };
-  if (ids.shape.size() != 2) {
-    return invalid_argument(fmt::format("{}: input_ids has shape {}, not [sequences, length]",
-                                        file.string(), shape_text(ids.shape)),
-                            field("input_ids"));
-  }
-  if (mask != nullptr && mask->shape != ids.shape) {
-    return invalid_argument(
-        fmt::format("{}: attention_mask has shape {}, input_ids {}", file.string(),
-                    shape_text(mask->shape), shape_text(ids.shape)),
-        field("attention_mask"));
-  }
-  BA_ASSIGN_OR_RETURN(const auto id_values, read_integers(ids));
-  TokenSet tokens{ids.shape[0], ids.shape[1], {}, std::vector<uint8_t>(id_values.size(), 1)};
-  for (const int64_t id : id_values) {
-    // What no int32 holds is out of any vocabulary: −1 is refused by name later on.
-    tokens.input_ids.push_back(id < 0 || id > INT32_MAX ? -1 : static_cast<int32_t>(id));
-  }
-  if (mask == nullptr) return tokens;
-  BA_ASSIGN_OR_RETURN(const auto mask_values, read_integers(*mask));
-  for (size_t i = 0; i < mask_values.size(); ++i) {
-    tokens.mask[i] = mask_values[i] == 0 ? 0 : mask_values[i] == 1 ? 1 : 2;
-  }
-  return tokens;
 }
 
 TokenSet shorten(const TokenSet& tokens, int64_t length) {
@@ -119,22 +91,6 @@ Status tokenize(const TokenizeRequest& request) {
   }
   return internal_error(
       fmt::format("the tokenizing script ended with code {}: {}", result.exit_code, said));
-}
-
-Result<TokenSet> read_token_file(const fs::path& file) {
-  auto opened = SafetensorsReader::open_file(file);
-  if (!opened.ok()) {
-    return invalid_argument(opened.error().message,
-                            opened.error().field.empty() ? file.string() : opened.error().field,
-                            opened.error().hint);
-  }
-  const TensorView* ids = (*opened)->find("input_ids");
-  if (ids == nullptr) {
-    return invalid_argument(fmt::format("{}: there is no tensor input_ids", file.string()),
-                            file.string() + ": input_ids",
-                            "`bitalloc tokenize` makes such files from text");
-  }
-  return tokens_of(*ids, (*opened)->find("attention_mask"), file);
 }
 
 Result<TokenSet> load_data(const DataRequest& request) {

@@ -24,9 +24,6 @@ struct DataRequest {
 // kInvalidArgument naming file and field.
 Result<TokenSet> load_data(const DataRequest& request);
 
-// A token file: `input_ids` I64 or I32 [sequences, length], `attention_mask` (optional; all ones).
-Result<TokenSet> read_token_file(const std::filesystem::path& file);
-
 struct TokenizeRequest {
   std::filesystem::path model;
   std::filesystem::path input;

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "common/token_file.h"
 #include "ops/cli/data.h"
 #include "ops/cli/output.h"
 
