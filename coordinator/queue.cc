@@ -304,24 +304,18 @@ void Queue::on(const event::WorkerResult& event) {
   heard(event.worker);
   Search* search = find_mutable(event.search);
   const UnitId& unit = event.result.unit;
-  const auto reject = [&](Error error) {
-    act(action::SendReject{event.worker, event.search, unit, event.fence, event.correlation_id,
-                           std::move(error)});
-  };
-  if (search == nullptr) {
-    return reject(not_found(fmt::format("there is no search '{}'", event.search), "search"));
-  }
-  const auto slot = search->index.find(unit);
-  if (slot == search->index.end()) {
-    return reject(invalid_argument(
-        fmt::format("search '{}' has no unit {}", search->id, unit_name(unit)), "unit"));
-  }
+  // A revoke makes the worker drop the result; without one it would send it for ever.
+  const auto drop = [&] { act(action::SendRevoke{event.worker, event.search, unit, event.fence}); };
+  if (search == nullptr || !search->index.contains(unit)) return drop();
+  const size_t slot = search->index.at(unit);
   const Status good = validate(event.result, search->spec);
-  if (good.ok()) return take_result(*search, slot->second, event);
-  reject(good.error());
-  const auto& lease = search->units[slot->second].lease;
+  if (good.ok()) return take_result(*search, slot, event);
+  act(action::SendReject{event.worker, event.search, unit, event.fence, event.correlation_id,
+                         good.error()});
+  drop();
+  const auto& lease = search->units[slot].lease;
   if (lease && lease->worker == event.worker) {
-    unit_failed(*search, slot->second, event.worker, good.error());
+    unit_failed(*search, slot, event.worker, good.error());
   }
 }
 
