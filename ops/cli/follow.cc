@@ -1,0 +1,90 @@
+#include "ops/cli/follow.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "ops/cli/interrupt.h"
+#include "ops/cli/output.h"
+#include "ops/cli/progress.h"
+
+namespace bitalloc::cli {
+namespace {
+
+Ending ending_of(const Json& status, const std::string& id) {
+  const std::string state = status.value("state", "");
+  if (state == "done") return {};
+  if (state == "cancelled") {
+    return {Ending::Kind::kFailed,
+            cancelled(fmt::format("search '{}' was cancelled", id), "",
+                      "the same command, or `bitalloc resume`, goes on where it stopped")};
+  }
+  Error error = internal_error(fmt::format("search '{}' failed", id));
+  if (status.contains("error") && status["error"].is_object()) {
+    error = error_from_json(status["error"]);
+    error.message = fmt::format("search '{}' failed: {}", id, error.message);
+  }
+  return {Ending::Kind::kFailed, error};
+}
+
+}  // namespace
+
+Result<Ending> follow(Connection& connection, const std::string& id,
+                      const std::string& how_to_resume) {
+  catch_interrupts();
+  Progress progress(stderr_is_terminal());
+  Json last;
+  const auto show = [&](const Json& status) {
+    last = status;
+    progress.show(status);
+    return true;
+  };
+  Result<Json> status = connection.watch(id, show);
+  progress.finish();
+  if (status.ok()) return ending_of(*status, id);
+  if (!interrupted()) return status.error();
+  const Json units = last.is_object() ? last.value("units", Json::object()) : Json::object();
+  return Ending{Ending::Kind::kDetached,
+                cancelled(fmt::format("interrupted with {} of {} units of search '{}' done",
+                                      units.value("done", 0), units.value("total", 0), id),
+                          "", "nothing is lost: " + how_to_resume)};
+}
+
+int report_ending(const Context& context, const Ending& ending) {
+  if (ending.kind == Ending::Kind::kDone) return kExitOk;
+  print_error(context, ending.error);
+  return ending.kind == Ending::Kind::kDetached ? kExitDetached : kExitFailed;
+}
+
+Result<Json> submit_spec(Connection& connection, const std::string& id, const SearchSpec& spec,
+                         std::vector<std::string> blobs, int priority) {
+  BA_ASSIGN_OR_RETURN(
+      wire::Message reply,
+      connection.request("submit", {{"id", id}, {"spec", to_json(spec)}, {"priority", priority}},
+                         std::move(blobs)));
+  return std::move(reply.header);
+}
+
+void add_worker_options(CLI::App* command, WorkerFlags& flags) {
+  command->add_option("--workers", flags.workers, "local worker processes")
+      ->envname("BITALLOC_WORKERS")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command->add_option("--threads", flags.threads, "threads a worker (default: cores / workers)")
+      ->envname("BITALLOC_THREADS")
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--device", flags.device, "cpu, cuda or auto")
+      ->envname("BITALLOC_DEVICE")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+      ->capture_default_str();
+}
+
+Status want_workers(Connection& connection, const WorkerFlags& flags) {
+  if (connection.local() == nullptr) return {};
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = flags.threads > 0 ? flags.threads : std::max(1, cores / flags.workers);
+  return connection.local()->want_workers({flags.workers, threads, flags.device});
+}
+
+}  // namespace bitalloc::cli

@@ -1,0 +1,40 @@
+// Submitting a job and following it to its end.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/search_spec.h"
+#include "ops/cli/connection.h"
+
+namespace bitalloc::cli {
+
+// How a followed job ended when it did not get done.
+struct Ending {
+  enum class Kind { kDone, kFailed, kDetached };
+  Kind kind = Kind::kDone;
+  Error error;  // unless done
+};
+
+// Shows the progress of `id` on stderr until it ends. Ctrl-C (caught here) and a job that failed or
+// was cancelled are endings; errors are those of the connection.
+Result<Ending> follow(Connection& connection, const std::string& id,
+                      const std::string& how_to_resume);
+
+// Prints the ending's error; the exit code of the command.
+int report_ending(const Context& context, const Ending& ending);
+
+// Submits; the search status.
+Result<Json> submit_spec(Connection& connection, const std::string& id, const SearchSpec& spec,
+                         std::vector<std::string> blobs, int priority = 0);
+
+// Workers for the local service; with --server it has its own.
+struct WorkerFlags {
+  int workers = 1;
+  int threads = 0;  // a worker; 0: cores / workers
+  std::string device = "auto";
+};
+void add_worker_options(CLI::App* command, WorkerFlags& flags);
+Status want_workers(Connection& connection, const WorkerFlags& flags);
+
+}  // namespace bitalloc::cli

@@ -1,0 +1,55 @@
+// The service of a local home, from the side of a command: joins the one that runs, or starts it.
+//
+// While a LocalService lives, the service stays up; with the last one it stops, and the destructor
+// of that one waits until it has. One thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/status.h"
+#include "ops/cli/file_lock.h"
+#include "ops/cli/local_paths.h"
+#include "ops/cli/supervisor.h"
+
+namespace bitalloc::cli {
+
+class LocalService {
+ public:
+  // Errors: kInvalidArgument when the home cannot be used, kUnavailable with the supervisor's
+  // reason when a part does not start.
+  static Result<std::unique_ptr<LocalService>> attach(const std::filesystem::path& home);
+  ~LocalService();
+  LocalService(const LocalService&) = delete;
+  LocalService& operator=(const LocalService&) = delete;
+
+  // Starts the service again when its supervisor was killed; waits until the coordinator listens.
+  // Cheap when all is well. Errors: kUnavailable with the reason when the supervisor gave up.
+  Status ensure();
+
+  // Makes sure that at least `request.count` workers run. When some run already they stay as they
+  // are and only missing ones are added.
+  Status want_workers(const WorkerRequest& request);
+
+  const LocalPaths& paths() const { return paths_; }
+  std::string endpoint() const { return paths_.client_endpoint(); }
+
+ private:
+  LocalService(LocalPaths paths, FileLock clients)
+      : paths_(std::move(paths)), clients_(std::move(clients)) {}
+
+  Status start_if_missing();
+  Status wait_until_running();
+  void wait_until_stopped();
+
+  LocalPaths paths_;
+  FileLock clients_;
+};
+
+// Somebody supervises this home now.
+bool is_supervised(const LocalPaths& paths);
+
+// What the supervisor last wrote to run/service.json; null when there is none.
+Json read_service_file(const LocalPaths& paths);
+
+}  // namespace bitalloc::cli

@@ -1,0 +1,373 @@
+#include "ops/cli/supervisor.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "common/files.h"
+#include "ops/cli/file_lock.h"
+#include "ops/cli/process.h"
+#include "ops/cli/settings.h"
+
+namespace bitalloc::cli {
+namespace fs = std::filesystem;
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr size_t kMaxDeathsInAMinute = 6;  // of one child: the next one is the end
+constexpr auto kTick = 40ms;
+constexpr auto kStartTick = 5ms;
+constexpr int kSuperviseFailed = 1;
+
+volatile sig_atomic_t stop_asked = 0;
+void ask_to_stop(int) { stop_asked = 1; }
+
+bool accepts_connections(const fs::path& socket_file) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (socket_file.string().size() >= sizeof address.sun_path) return false;
+  std::strcpy(address.sun_path, socket_file.c_str());
+  const int descriptor = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool good =
+      ::connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  ::close(descriptor);
+  return good;
+}
+
+std::string last_line(const fs::path& file) {
+  std::ifstream stream(file);
+  std::string line;
+  std::string last;
+  while (std::getline(stream, line)) {
+    if (!line.empty()) last = line;
+  }
+  return last;
+}
+
+// One child that is kept alive.
+struct Child {
+  std::string name;
+  std::vector<std::string> arguments;
+  fs::path output;
+  int keep_descriptor = -1;
+  std::chrono::milliseconds patience = 5s;  // between SIGTERM and SIGKILL
+
+  pid_t pid = 0;
+  Clock::time_point start_at = Clock::now();
+  std::deque<Clock::time_point> deaths;  // of the last minute
+  int restarts = 0;
+};
+
+class Supervisor {
+ public:
+  Supervisor(LocalPaths paths, FileLock own, FileLock clients)
+      : paths_(std::move(paths)), own_(std::move(own)), clients_(std::move(clients)) {}
+
+  int run();
+
+ private:
+  Status prepare();
+  Status write_redis_configuration() const;
+  void add_children();
+  void follow_worker_request();
+  bool may_start(const Child& child) const;
+  void start_due_children();
+  void bury_dead_children();
+  void note_death(Child& child, int status);
+  void update_state();
+  void publish();
+  void stop_children();
+  void stop(Child& child);
+  void finish();
+
+  LocalPaths paths_;
+  FileLock own_;      // supervisor.lock
+  FileLock clients_;  // clients.lock
+  FileLock writer_;   // redis/writer.lock
+  std::vector<std::unique_ptr<Child>> children_;
+  WorkerRequest workers_;
+  std::string state_ = "starting";
+  std::optional<Error> error_;
+  std::string published_;
+};
+
+Status Supervisor::write_redis_configuration() const {
+  const auto quoted = [](const fs::path& path) { return "\"" + path.string() + "\""; };
+  const std::string text = fmt::format(
+      "port 0\nunixsocket {}\nunixsocketperm 700\ndir {}\nlogfile {}\n"
+      "daemonize no\nsave \"\"\nappendonly yes\nappendfsync always\n"
+      "no-appendfsync-on-rewrite no\nmaxmemory-policy noeviction\n",
+      quoted(paths_.redis_socket()), quoted(paths_.redis), quoted(paths_.log("redis")));
+  return write_file_atomically(paths_.redis / "redis.conf", text);
+}
+
+// Stops what a killed supervisor may have left, then takes the append-only file for ourselves.
+Status Supervisor::prepare() {
+  BA_RETURN_IF_ERROR(make_folders(paths_));
+  for (const auto& entry : fs::directory_iterator(paths_.run)) {
+    const fs::path file = entry.path();
+    if (file.extension() == ".pid" && file.stem() != "supervisor") kill_recorded(file);
+  }
+  BA_RETURN_IF_ERROR(
+      write_process_file(paths_.process_file("supervisor"), identify(::getpid()).value()));
+  BA_ASSIGN_OR_RETURN(writer_, FileLock::open(paths_.redis_lock()));
+  if (!writer_.lock(FileLock::Mode::kExclusive, 10)) {
+    return unavailable(fmt::format("another redis-server still writes {}", paths_.redis.string()),
+                       paths_.redis_lock().string(),
+                       "find it with `fuser` on that file, and stop it");
+  }
+  if (find_in_path("redis-server").empty()) {
+    return unavailable("redis-server is not installed", "PATH",
+                       "install it: apt-get install redis-server");
+  }
+  return write_redis_configuration();
+}
+
+void Supervisor::add_children() {
+  auto redis = std::make_unique<Child>();
+  redis->name = "redis";
+  redis->arguments = {find_in_path("redis-server").string(),
+                      (paths_.redis / "redis.conf").string()};
+  redis->keep_descriptor = writer_.descriptor();
+  redis->patience = 20s;  // flushes its file
+
+  auto coordinator = std::make_unique<Child>();
+  coordinator->name = "coordinator";
+  coordinator->arguments = {program_beside("bitalloc-coordinator").string(),
+                            "--client-endpoint",
+                            paths_.client_endpoint(),
+                            "--worker-endpoint",
+                            paths_.worker_endpoint(),
+                            "--redis",
+                            "unix://" + paths_.redis_socket().string(),
+                            "--checkpoint-dir",
+                            paths_.searches.string(),
+                            "--log-file",
+                            paths_.log("coordinator").string(),
+                            "--take-over"};
+  children_.push_back(std::move(redis));
+  children_.push_back(std::move(coordinator));
+  for (auto& child : children_) child->output = paths_.logs / (child->name + ".out");
+}
+
+void Supervisor::follow_worker_request() {
+  const WorkerRequest asked = read_worker_request(paths_.workers_file());
+  for (int i = workers_.count; i < asked.count; ++i) {
+    auto worker = std::make_unique<Child>();
+    worker->name = fmt::format("worker-{}", i);
+    worker->arguments = {program_beside("bitalloc-worker").string(),
+                         "--coordinator",
+                         paths_.worker_endpoint(),
+                         "--device",
+                         asked.device,
+                         "--threads",
+                         fmt::format("{}", asked.threads),
+                         "--log-file",
+                         paths_.log(worker->name).string()};
+    worker->output = paths_.logs / (worker->name + ".out");
+    worker->patience = 2s;  // what it holds is leased: another worker, or it itself, does it again
+    children_.push_back(std::move(worker));
+  }
+  if (asked.count > workers_.count) workers_ = asked;
+}
+
+bool Supervisor::may_start(const Child& child) const {
+  if (child.pid != 0 || Clock::now() < child.start_at) return false;
+  if (child.name == "redis") return true;
+  if (child.name == "coordinator") return accepts_connections(paths_.redis_socket());
+  return state_ == "running";
+}
+
+void Supervisor::start_due_children() {
+  for (auto& child : children_) {
+    if (!may_start(*child)) continue;
+    std::error_code ignored;
+    if (child->name == "redis") fs::remove(paths_.redis_socket(), ignored);
+    if (child->name == "coordinator") fs::remove(paths_.client_socket(), ignored);
+    SpawnOptions options;
+    options.arguments = child->arguments;
+    options.output = child->output;
+    options.keep_descriptor = child->keep_descriptor;
+    options.die_with_parent = true;
+    Result<pid_t> pid = spawn(options);
+    if (!pid.ok()) {
+      note_death(*child, 127 << 8);
+      continue;
+    }
+    child->pid = *pid;
+    const auto process = identify(child->pid);
+    if (!process.has_value()) continue;  // dead already: noticed by the next waitpid
+    const Status written = write_process_file(paths_.process_file(child->name), *process);
+    if (!written.ok()) error_ = written.error();
+  }
+}
+
+void Supervisor::note_death(Child& child, int status) {
+  const auto now = Clock::now();
+  child.pid = 0;
+  ++child.restarts;
+  child.deaths.push_back(now);
+  while (now - child.deaths.front() > 60s) child.deaths.pop_front();
+  const size_t recent = child.deaths.size();
+  child.start_at = now + (recent == 1 ? 0ms : 100ms * (1 << std::min<size_t>(recent, 6)));
+  const std::string how = WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
+                                              : fmt::format("exit code {}", WEXITSTATUS(status));
+  fmt::print(stderr, "{} ended ({}); {} deaths in the last minute\n", child.name, how, recent);
+  if (recent < kMaxDeathsInAMinute) return;
+  std::string said = last_line(child.output);
+  if (said.empty()) said = last_line(paths_.log(child.name));
+  error_ = unavailable(
+      fmt::format("{} ended {} times within a minute (last: {}){}", child.name, recent, how,
+                  said.empty() ? "" : ": " + said),
+      child.name,
+      fmt::format("see the logs in {}; `bitalloc doctor` checks the set-up", paths_.logs.string()));
+}
+
+void Supervisor::bury_dead_children() {
+  int status = 0;
+  for (pid_t pid = ::waitpid(-1, &status, WNOHANG); pid > 0;
+       pid = ::waitpid(-1, &status, WNOHANG)) {
+    for (auto& child : children_) {
+      if (child->pid == pid) note_death(*child, status);
+    }
+  }
+}
+
+void Supervisor::update_state() {
+  if (error_.has_value()) {
+    state_ = "failed";
+  } else if (state_ == "starting" && accepts_connections(paths_.client_socket())) {
+    state_ = "running";
+  }
+}
+
+// Writes service.json when it changed.
+void Supervisor::publish() {
+  Json processes = Json::object();
+  Json restarts = Json::object();
+  for (const auto& child : children_) {
+    processes[child->name] = child->pid;
+    restarts[child->name] = child->restarts;
+  }
+  const Json json = {{"state", state_},
+                     {"pid", ::getpid()},
+                     {"client_endpoint", paths_.client_endpoint()},
+                     {"worker_endpoint", paths_.worker_endpoint()},
+                     {"redis_socket", paths_.redis_socket().string()},
+                     {"workers", to_json(workers_)},
+                     {"processes", processes},
+                     {"restarts", restarts},
+                     {"error", error_.has_value() ? error_to_json(*error_) : Json()}};
+  if (json.dump() == published_) return;
+  published_ = json.dump();
+  const Status written = write_file_atomically(paths_.service_file(), json.dump(2) + "\n");
+  if (!written.ok()) fmt::print(stderr, "{}\n", written.error().message);
+}
+
+void Supervisor::stop(Child& child) {
+  if (child.pid == 0) return;
+  ::kill(child.pid, SIGTERM);
+  const auto deadline = Clock::now() + child.patience;
+  while (::waitpid(child.pid, nullptr, WNOHANG) == 0) {
+    if (Clock::now() > deadline) ::kill(child.pid, SIGKILL);
+    std::this_thread::sleep_for(2ms);
+  }
+  child.pid = 0;
+  std::error_code ignored;
+  fs::remove(paths_.process_file(child.name), ignored);
+}
+
+// Workers first, Redis last: whoever stops still reaches whom it reports to.
+void Supervisor::stop_children() {
+  for (size_t i = 2; i < children_.size(); ++i) {
+    if (children_[i]->pid != 0) ::kill(children_[i]->pid, SIGTERM);  // all at once, then wait
+  }
+  for (auto child = children_.rbegin(); child != children_.rend(); ++child) stop(**child);
+}
+
+void Supervisor::finish() {
+  std::error_code ignored;
+  for (const fs::path& file : {paths_.client_socket(), paths_.worker_socket(),
+                               paths_.redis_socket(), paths_.process_file("supervisor")}) {
+    fs::remove(file, ignored);
+  }
+  if (state_ != "failed") fs::remove(paths_.service_file(), ignored);
+  if (paths_.sockets != paths_.run) fs::remove(paths_.sockets, ignored);
+  // A command that gets clients.lock must find supervisor.lock free.
+  own_.close();
+  clients_.close();
+}
+
+int Supervisor::run() {
+  const Status prepared = prepare();
+  if (prepared.ok()) {
+    add_children();
+  } else {
+    error_ = prepared.error();
+  }
+  while (true) {
+    update_state();
+    publish();
+    if (error_.has_value() || stop_asked != 0) break;
+    if (clients_.try_lock(FileLock::Mode::kExclusive)) break;
+    follow_worker_request();
+    start_due_children();
+    std::this_thread::sleep_for(state_ == "starting" ? kStartTick : kTick);
+    bury_dead_children();
+  }
+  stop_children();
+  finish();
+  return error_.has_value() ? kSuperviseFailed : 0;
+}
+
+}  // namespace
+
+Json to_json(const WorkerRequest& request) {
+  return {{"count", request.count}, {"threads", request.threads}, {"device", request.device}};
+}
+
+WorkerRequest read_worker_request(const fs::path& file) {
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) return {};
+  Result<std::string> text = read_file(file, 1 << 16);
+  if (!text.ok()) return {};
+  const Result<Json> json = parse_json(*text, file.string());
+  if (!json.ok()) return {};
+  const auto count = json_field_or<int>(*json, "count", "workers", 0);
+  const auto threads = json_field_or<int>(*json, "threads", "workers", 0);
+  const auto device = json_field_or<std::string>(*json, "device", "workers", "auto");
+  if (!count.ok() || !threads.ok() || !device.ok()) return {};
+  return {*count, *threads, *device};
+}
+
+int supervise(const fs::path& home) {
+  ::signal(SIGINT, SIG_IGN);
+  ::signal(SIGHUP, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
+  struct sigaction action = {};
+  action.sa_handler = ask_to_stop;
+  ::sigaction(SIGTERM, &action, nullptr);
+
+  const LocalPaths paths = local_paths(home);
+  Result<FileLock> own = FileLock::open(paths.supervisor_lock());
+  Result<FileLock> clients = FileLock::open(paths.clients_lock());
+  if (!own.ok() || !clients.ok()) return kSuperviseFailed;
+  if (!own->try_lock(FileLock::Mode::kExclusive)) return 0;  // somebody supervises already
+  return Supervisor(paths, std::move(own).value(), std::move(clients).value()).run();
+}
+
+}  // namespace bitalloc::cli
