@@ -1,104 +1,160 @@
-// Vectors of 16 floats for the CPU loops (GCC vector extensions): one AVX-512 register, two of
-// AVX2, four of SSE, as the function's instruction set has them. The arithmetic of a lane is that
-// of a float, so results do not depend on the instruction set where no product is fused.
+// Vectors of floats for the CPU loops (GCC vector extensions), as wide as the machine's registers:
+// 16 (AVX-512), 8 (AVX2) or 4 (SSE2, NEON). A lane computes as a float does.
+//
+// Loops are templates over one of the three structs below; BA_DEFINE_FOR_CPUS compiles a loop once
+// for each and picks by the machine at run time.
 #pragma once
 
 #include "kernels/bf16.h"
 #include "kernels/numerics.h"
 
-// Compiles a function once per instruction set; the loader picks (GNU ifunc). Not under sanitizers:
-// the resolvers would run before their runtime is up.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define BA_CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define BA_CPU_CLONES
-#endif
-
 namespace bitalloc {
 
-constexpr int kLanes = 16;
-
-using Float16 = float __attribute__((vector_size(64)));
-using Bits16 = uint32_t __attribute__((vector_size(64)));
-
-template <>
-struct BitsOf<Float16> {
-  using type = Bits16;
-};
-template <>
-struct FloatOf<Bits16> {
-  using type = Float16;
+struct Vector16 {
+  static constexpr int kWidth = 16;
+  using Float = float __attribute__((vector_size(64)));
+  using Bits = uint32_t __attribute__((vector_size(64)));
+  using Half = uint16_t __attribute__((vector_size(32)));
+  using Double = double __attribute__((vector_size(128)));
 };
 
-BA_HOST_DEVICE Float16 broadcast(float value) { return Float16{} + value; }
+struct Vector8 {
+  static constexpr int kWidth = 8;
+  using Float = float __attribute__((vector_size(32)));
+  using Bits = uint32_t __attribute__((vector_size(32)));
+  using Half = uint16_t __attribute__((vector_size(16)));
+  using Double = double __attribute__((vector_size(64)));
+};
 
-BA_HOST_DEVICE Float16 load_16(const float* from) {
-  Float16 values;
+struct Vector4 {
+  static constexpr int kWidth = 4;
+  using Float = float __attribute__((vector_size(16)));
+  using Bits = uint32_t __attribute__((vector_size(16)));
+  using Half = uint16_t __attribute__((vector_size(8)));
+  using Double = double __attribute__((vector_size(32)));
+};
+
+template <>
+struct BitsOf<Vector16::Float> {
+  using type = Vector16::Bits;
+};
+template <>
+struct FloatOf<Vector16::Bits> {
+  using type = Vector16::Float;
+};
+template <>
+struct BitsOf<Vector8::Float> {
+  using type = Vector8::Bits;
+};
+template <>
+struct FloatOf<Vector8::Bits> {
+  using type = Vector8::Float;
+};
+template <>
+struct BitsOf<Vector4::Float> {
+  using type = Vector4::Bits;
+};
+template <>
+struct FloatOf<Vector4::Bits> {
+  using type = Vector4::Float;
+};
+
+template <typename Vector>
+BA_HOST_DEVICE typename Vector::Float broadcast(float value) {
+  return typename Vector::Float{} + value;
+}
+
+template <typename Vector>
+BA_HOST_DEVICE typename Vector::Float load(const float* from) {
+  typename Vector::Float values;
   memcpy(&values, from, sizeof values);
   return values;
 }
 
-BA_HOST_DEVICE Float16 load_16(const Bfloat16* from) {
-  using Half16 = uint16_t __attribute__((vector_size(32)));
-  Half16 halves;
+template <typename Vector>
+BA_HOST_DEVICE typename Vector::Float load(const Bfloat16* from) {
+  typename Vector::Half halves;
   memcpy(&halves, from, sizeof halves);
-  return float_from_bits(__builtin_convertvector(halves, Bits16) << 16);
+  return float_from_bits(__builtin_convertvector(halves, typename Vector::Bits) << 16);
 }
 
-BA_HOST_DEVICE void store_16(Float16 values, float* to) { memcpy(to, &values, sizeof values); }
+template <typename Vector>
+BA_HOST_DEVICE void store(typename Vector::Float values, float* to) {
+  memcpy(to, &values, sizeof values);
+}
 
-BA_HOST_DEVICE void store_16(Float16 values, Bfloat16* to) {
-  using Half16 = uint16_t __attribute__((vector_size(32)));
-  const Half16 halves = __builtin_convertvector(bf16_bits(values), Half16);
+template <typename Vector>
+BA_HOST_DEVICE void store(typename Vector::Float values, Bfloat16* to) {
+  const auto halves = __builtin_convertvector(bf16_bits(values), typename Vector::Half);
   memcpy(to, &halves, sizeof halves);
 }
 
-// The first `count` < 16 from memory, zeros behind them.
-template <typename Element>
-BA_HOST_DEVICE Float16 load_some(const Element* from, int64_t count) {
-  Element padded[kLanes] = {};
-  for (int64_t i = 0; i < count; ++i) padded[i] = from[i];
-  return load_16(padded);
+template <typename Bits>
+BA_HOST_DEVICE Bits larger_bits(Bits a, Bits b) {
+  return a > b ? a : b;
 }
 
-template <typename Element>
-BA_HOST_DEVICE void store_some(Float16 values, Element* to, int64_t count) {
-  Element padded[kLanes];
-  store_16(values, padded);
-  for (int64_t i = 0; i < count; ++i) to[i] = padded[i];
+// The largest lane, by halves.
+BA_HOST_DEVICE uint32_t largest_lane(Vector4::Bits bits) {
+  const uint32_t low = larger_bits<uint32_t>(bits[0], bits[1]);
+  return larger_bits(low, larger_bits<uint32_t>(bits[2], bits[3]));
 }
 
-// Largest of the lanes, by halves.
-BA_HOST_DEVICE uint32_t largest_lane(Bits16 bits) {
-  using Bits8 = uint32_t __attribute__((vector_size(32)));
-  using Bits4 = uint32_t __attribute__((vector_size(16)));
-  Bits8 halves[2];
+BA_HOST_DEVICE uint32_t largest_lane(Vector8::Bits bits) {
+  Vector4::Bits halves[2];
   memcpy(halves, &bits, sizeof halves);
-  const Bits8 eight = halves[0] > halves[1] ? halves[0] : halves[1];
-  Bits4 quarters[2];
-  memcpy(quarters, &eight, sizeof quarters);
-  const Bits4 four = quarters[0] > quarters[1] ? quarters[0] : quarters[1];
-  const uint32_t low = four[0] > four[1] ? four[0] : four[1];
-  const uint32_t high = four[2] > four[3] ? four[2] : four[3];
-  return low > high ? low : high;
+  return largest_lane(larger_bits(halves[0], halves[1]));
 }
 
-// 16 sums in float64.
-struct Sum16 {
-  using Double16 = double __attribute__((vector_size(128)));
-  Double16 lanes = {};
+BA_HOST_DEVICE uint32_t largest_lane(Vector16::Bits bits) {
+  Vector8::Bits halves[2];
+  memcpy(halves, &bits, sizeof halves);
+  return largest_lane(larger_bits(halves[0], halves[1]));
+}
 
-  BA_HOST_DEVICE void add(Float16 values) { lanes += __builtin_convertvector(values, Double16); }
-  BA_HOST_DEVICE void scale(Float16 factors) {
-    lanes *= __builtin_convertvector(factors, Double16);
+// A float64 sum a lane.
+template <typename Vector>
+struct LaneSums {
+  using Double = typename Vector::Double;
+  Double lanes = {};
+
+  BA_HOST_DEVICE void add(typename Vector::Float values) {
+    lanes += __builtin_convertvector(values, Double);
+  }
+  BA_HOST_DEVICE void scale(typename Vector::Float factors) {
+    lanes *= __builtin_convertvector(factors, Double);
   }
   // In the order of the lanes.
   BA_HOST_DEVICE double total() const {
     double sum = 0;
-    for (int lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
+    for (int lane = 0; lane < Vector::kWidth; ++lane) sum += lanes[lane];
     return sum;
   }
 };
 
 }  // namespace bitalloc
+
+#if defined(__x86_64__)
+#define BA_TARGET_AVX512 __attribute__((target("arch=x86-64-v4")))
+#define BA_TARGET_AVX2 __attribute__((target("arch=x86-64-v3")))
+#define BA_CPU_HAS_AVX512 __builtin_cpu_supports("x86-64-v4")
+#define BA_CPU_HAS_AVX2 __builtin_cpu_supports("x86-64-v3")
+#else
+#define BA_TARGET_AVX512
+#define BA_TARGET_AVX2
+#define BA_CPU_HAS_AVX512 false
+#define BA_CPU_HAS_AVX2 false
+#endif
+
+// Defines `void name(const Arguments&)`, which runs `loop<Vector>(arguments)` with the widest
+// Vector of this machine. `loop` and all it calls must be BA_HOST_DEVICE (always inlined).
+#define BA_DEFINE_FOR_CPUS(name, loop, Arguments)                                                \
+  BA_TARGET_AVX512 void name##_avx512(const Arguments& arguments) { loop<Vector16>(arguments); } \
+  BA_TARGET_AVX2 void name##_avx2(const Arguments& arguments) { loop<Vector8>(arguments); }      \
+  void name##_base(const Arguments& arguments) { loop<Vector4>(arguments); }                     \
+  void name(const Arguments& arguments) {                                                        \
+    static const auto chosen = BA_CPU_HAS_AVX512 ? name##_avx512                                 \
+                               : BA_CPU_HAS_AVX2 ? name##_avx2                                   \
+                                                 : name##_base;                                  \
+    chosen(arguments);                                                                           \
+  }

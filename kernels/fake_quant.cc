@@ -7,89 +7,96 @@
 namespace bitalloc {
 namespace {
 
-static_assert(kLanes == kNvfp4BlockSize, "a vector is a block");
+template <typename Element>
+struct RowArguments {
+  const Quantizer& quantizer;
+  const Element* in;
+  int64_t in_stride;
+  Element* out;
+  int64_t out_stride;
+  int64_t rows;
+  int64_t head_dim;
+};
 
-template <Rounding kRounding>
-BA_HOST_DEVICE Float16 fake_quantize_16(const Quantizer& quantizer, Float16 values) {
+// Sixteen neighbours: a block, in as many vectors as it takes.
+template <Rounding kRounding, typename Vector, typename Element>
+BA_HOST_DEVICE void fake_quantize_16(const Quantizer& quantizer, const Element* in, Element* out) {
+  constexpr int kParts = kNvfp4BlockSize / Vector::kWidth;
+  typename Vector::Float parts[kParts];
+  typename Vector::Bits largest = {};
+  for (int i = 0; i < kParts; ++i) {
+    parts[i] = load<Vector>(in + i * Vector::kWidth);
+    largest = larger_bits(largest, magnitude_bits(parts[i]));
+  }
   float bmax = 0;
-  if (kNeedsBlockMax<kRounding>) bmax = float_from_bits(largest_lane(magnitude_bits(values)));
-  return fake_quantize_in_block<kRounding>(quantizer, bmax, values);
+  if constexpr (kNeedsBlockMax<kRounding>) bmax = float_from_bits(largest_lane(largest));
+  for (int i = 0; i < kParts; ++i) {
+    store<Vector>(fake_quantize_in_block<kRounding>(quantizer, bmax, parts[i]),
+                  out + i * Vector::kWidth);
+  }
 }
 
-template <Rounding kRounding, typename Element>
+template <Rounding kRounding, typename Vector, typename Element>
 BA_HOST_DEVICE void fake_quantize_row(const Quantizer& quantizer, const Element* in, Element* out,
                                       int64_t head_dim) {
   int64_t i = 0;
-  for (; i + kLanes <= head_dim; i += kLanes) {
-    store_16(fake_quantize_16<kRounding>(quantizer, load_16(in + i)), out + i);
+  for (; i + kNvfp4BlockSize <= head_dim; i += kNvfp4BlockSize) {
+    fake_quantize_16<kRounding, Vector>(quantizer, in + i, out + i);
   }
   if (i == head_dim) return;
-  const Float16 tail = load_some(in + i, head_dim - i);
-  store_some(fake_quantize_16<kRounding>(quantizer, tail), out + i, head_dim - i);
+  Element tail[kNvfp4BlockSize] = {};
+  for (int64_t k = i; k < head_dim; ++k) tail[k - i] = in[k];
+  fake_quantize_16<kRounding, Vector>(quantizer, tail, tail);
+  for (int64_t k = i; k < head_dim; ++k) out[k] = tail[k - i];
 }
 
-template <Rounding kRounding, typename Element>
-BA_HOST_DEVICE void fake_quantize_rows(const Quantizer& quantizer, const Element* in,
-                                       int64_t in_stride, Element* out, int64_t out_stride,
-                                       int64_t rows, int64_t head_dim) {
-  for (int64_t row = 0; row < rows; ++row) {
-    fake_quantize_row<kRounding>(quantizer, in + row * in_stride, out + row * out_stride, head_dim);
+template <Rounding kRounding, typename Vector, typename Element>
+BA_HOST_DEVICE void fake_quantize_rows(const RowArguments<Element>& a) {
+  for (int64_t row = 0; row < a.rows; ++row) {
+    fake_quantize_row<kRounding, Vector>(a.quantizer, a.in + row * a.in_stride,
+                                         a.out + row * a.out_stride, a.head_dim);
   }
 }
 
-template <typename Element>
-BA_HOST_DEVICE void dispatch(const Quantizer& quantizer, const Element* in, int64_t in_stride,
-                             Element* out, int64_t out_stride, int64_t rows, int64_t head_dim) {
-  switch (quantizer.rounding) {
+template <typename Vector, typename Element>
+BA_HOST_DEVICE void fake_quantize_loop(const RowArguments<Element>& a) {
+  switch (a.quantizer.rounding) {
     case Rounding::kBf16:
-      return fake_quantize_rows<Rounding::kBf16>(quantizer, in, in_stride, out, out_stride, rows,
-                                                 head_dim);
+      return fake_quantize_rows<Rounding::kBf16, Vector>(a);
     case Rounding::kFp8E4m3:
-      return fake_quantize_rows<Rounding::kFp8E4m3>(quantizer, in, in_stride, out, out_stride, rows,
-                                                    head_dim);
+      return fake_quantize_rows<Rounding::kFp8E4m3, Vector>(a);
     case Rounding::kNvfp4Served:
-      return fake_quantize_rows<Rounding::kNvfp4Served>(quantizer, in, in_stride, out, out_stride,
-                                                        rows, head_dim);
+      return fake_quantize_rows<Rounding::kNvfp4Served, Vector>(a);
     case Rounding::kNvfp4Modelopt:
-      return fake_quantize_rows<Rounding::kNvfp4Modelopt>(quantizer, in, in_stride, out, out_stride,
-                                                          rows, head_dim);
+      return fake_quantize_rows<Rounding::kNvfp4Modelopt, Vector>(a);
   }
 }
 
 template <typename Element>
-BA_HOST_DEVICE uint32_t largest_magnitude_bits(const Element* values, int64_t count) {
-  Bits16 largest = {};
+struct MaxArguments {
+  const Element* values;
+  int64_t count;
+  uint32_t* largest;
+};
+
+template <typename Vector, typename Element>
+BA_HOST_DEVICE void absolute_max_loop(const MaxArguments<Element>& a) {
+  typename Vector::Bits largest = {};
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    const Bits16 bits = magnitude_bits(load_16(values + i));
-    largest = bits > largest ? bits : largest;
+  for (; i + Vector::kWidth <= a.count; i += Vector::kWidth) {
+    largest = larger_bits(largest, magnitude_bits(load<Vector>(a.values + i)));
   }
-  const Bits16 tail = magnitude_bits(load_some(values + i, count - i));
-  return largest_lane(tail > largest ? tail : largest);
+  Element tail[Vector::kWidth] = {};
+  for (int64_t k = i; k < a.count; ++k) tail[k - i] = a.values[k];
+  *a.largest = largest_lane(larger_bits(largest, magnitude_bits(load<Vector>(tail))));
 }
+
+BA_DEFINE_FOR_CPUS(fake_quantize_f32, fake_quantize_loop, RowArguments<float>)
+BA_DEFINE_FOR_CPUS(fake_quantize_bf16, fake_quantize_loop, RowArguments<Bfloat16>)
+BA_DEFINE_FOR_CPUS(absolute_max_f32, absolute_max_loop, MaxArguments<float>)
+BA_DEFINE_FOR_CPUS(absolute_max_bf16, absolute_max_loop, MaxArguments<Bfloat16>)
 
 }  // namespace
-
-// Named apart and not overloaded: the clones of overloads would share their symbols' prefix.
-BA_CPU_CLONES void fake_quantize_f32(const Quantizer& quantizer, const float* in, int64_t in_stride,
-                                     float* out, int64_t out_stride, int64_t rows,
-                                     int64_t head_dim) {
-  dispatch(quantizer, in, in_stride, out, out_stride, rows, head_dim);
-}
-
-BA_CPU_CLONES void fake_quantize_bf16(const Quantizer& quantizer, const Bfloat16* in,
-                                      int64_t in_stride, Bfloat16* out, int64_t out_stride,
-                                      int64_t rows, int64_t head_dim) {
-  dispatch(quantizer, in, in_stride, out, out_stride, rows, head_dim);
-}
-
-BA_CPU_CLONES uint32_t largest_magnitude_f32(const float* values, int64_t count) {
-  return largest_magnitude_bits(values, count);
-}
-
-BA_CPU_CLONES uint32_t largest_magnitude_bf16(const Bfloat16* values, int64_t count) {
-  return largest_magnitude_bits(values, count);
-}
 
 Quantizer make_quantizer(const Format& format, float amax) {
   if (format.scale == ScalePolicy::kConstant) amax = kE4m3Max;
@@ -115,20 +122,24 @@ Quantizer make_quantizer(const Format& format, float amax) {
 
 void fake_quantize_cpu(const Quantizer& quantizer, const float* in, int64_t in_stride, float* out,
                        int64_t out_stride, int64_t rows, int64_t head_dim) {
-  fake_quantize_f32(quantizer, in, in_stride, out, out_stride, rows, head_dim);
+  fake_quantize_f32({quantizer, in, in_stride, out, out_stride, rows, head_dim});
 }
 
 void fake_quantize_cpu(const Quantizer& quantizer, const Bfloat16* in, int64_t in_stride,
                        Bfloat16* out, int64_t out_stride, int64_t rows, int64_t head_dim) {
-  fake_quantize_bf16(quantizer, in, in_stride, out, out_stride, rows, head_dim);
+  fake_quantize_bf16({quantizer, in, in_stride, out, out_stride, rows, head_dim});
 }
 
 float absolute_max_cpu(const float* values, int64_t count) {
-  return float_from_bits(largest_magnitude_f32(values, count));
+  uint32_t largest = 0;
+  absolute_max_f32({values, count, &largest});
+  return float_from_bits(largest);
 }
 
 float absolute_max_cpu(const Bfloat16* values, int64_t count) {
-  return float_from_bits(largest_magnitude_bf16(values, count));
+  uint32_t largest = 0;
+  absolute_max_bf16({values, count, &largest});
+  return float_from_bits(largest);
 }
 
 }  // namespace bitalloc

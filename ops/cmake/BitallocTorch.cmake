@@ -13,21 +13,22 @@ if(NOT EXISTS ${torch_root}/lib/libtorch_cpu.so)
                       "-DBITALLOC_SITE_PACKAGES=<folder that holds torch/>, or -DBITALLOC_WORKER=OFF.")
 endif()
 
-# The wheel carries headers of another fmt than the one that we link: the system's come first.
+# The wheel carries headers of another fmt than the one that we link: the system's come first. Its
+# folder is the compiler's own (/usr/include), which cannot be moved up, hence the link.
 find_path(system_fmt_include fmt/format.h NO_CACHE)
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include_before_torch)
-file(CREATE_LINK ${system_fmt_include}/fmt ${CMAKE_BINARY_DIR}/include_before_torch/fmt SYMBOLIC)
+set(before_torch ${CMAKE_BINARY_DIR}/include_before_torch)
+file(MAKE_DIRECTORY ${before_torch})
+if(system_fmt_include)
+  file(CREATE_LINK ${system_fmt_include}/fmt ${before_torch}/fmt SYMBOLIC)
+endif()
 
 add_library(bitalloc_torch INTERFACE)
 target_include_directories(bitalloc_torch SYSTEM INTERFACE
-  ${CMAKE_BINARY_DIR}/include_before_torch
+  ${before_torch}
   ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
 target_link_directories(bitalloc_torch INTERFACE ${torch_root}/lib)
-target_link_libraries(bitalloc_torch INTERFACE torch torch_cpu c10 Threads::Threads)
+# at::parallel_for is a template in headers: without OpenMP it compiles to a loop on one thread. The
+# wheel's libgomp.so.1 and the compiler's have one name, so only one of them is ever loaded.
+target_compile_options(bitalloc_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+target_link_libraries(bitalloc_torch INTERFACE torch torch_cpu c10 gomp Threads::Threads)
 target_link_options(bitalloc_torch INTERFACE -Wl,-rpath,${torch_root}/lib)
-# The wheel carries headers of another fmt than the system's library: ours must be found first. Its
-# folder is the compiler's own (/usr/include), which cannot be moved up, hence the link.
-find_path(fmt_include fmt/format.h NO_CACHE REQUIRED)
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include_first)
-file(CREATE_LINK ${fmt_include}/fmt ${CMAKE_BINARY_DIR}/include_first/fmt SYMBOLIC)
-target_include_directories(bitalloc_torch BEFORE INTERFACE ${CMAKE_BINARY_DIR}/include_first)
