@@ -74,10 +74,10 @@ constexpr std::array kIgnoredFields = {
 };
 
 Error wrong_field(const std::string& field, const std::string& what) {
-  return invalid_argument(fmt::format("config.Json: '{}' {}", field, what), field);
+  return invalid_argument(fmt::format("config.json: '{}' {}", field, what), field);
 }
 Error unsupported_field(const std::string& field, const std::string& what) {
-  return unsupported(fmt::format("config.Json: {}", what), field,
+  return unsupported(fmt::format("config.json: {}", what), field,
                      "bitalloc refuses what it would compute otherwise than the model means");
 }
 
@@ -174,7 +174,7 @@ Result<ModelFamily> parse_family(Fields& fields) {
                                  [&](const FamilyRow& r) { return type == r.model_type; });
   if (row == kFamilies.end()) {
     return unsupported(
-        fmt::format("config.Json: model_type '{}' is not supported; there are llama, mistral, "
+        fmt::format("config.json: model_type '{}' is not supported; there are llama, mistral, "
                     "qwen2, qwen3",
                     type),
         "model_type");
@@ -471,7 +471,7 @@ Status parse_fixed_fields(Fields& fields) {
   if (const Json* quantized = fields.find("quantization_config");
       quantized != nullptr && !quantized->empty()) {
     return unsupported(
-        "config.Json: quantization_config: already quantized weights are not supported",
+        "config.json: quantization_config: already quantized weights are not supported",
         "quantization_config", "search on the unquantized model");
   }
   for (const char* key : {"rope_interleaved", "is_encoder_decoder", "is_decoder",
@@ -575,7 +575,7 @@ Result<ModelConfig> load_model_config(const std::filesystem::path& directory) {
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error)) {
     return invalid_argument(fmt::format("no model directory at {}", directory.string()), "model",
-                            "give the folder that holds config.Json and *.safetensors");
+                            "give the folder that holds config.json and *.safetensors");
   }
   BA_ASSIGN_OR_RETURN(const std::string text,
                       read_file(directory / "config.json", kMaxConfigBytes));

@@ -73,6 +73,7 @@ Status LocalService::start_if_missing() {
   if (is_supervised(paths_)) return {};
   std::error_code ignored;
   fs::remove(paths_.service_file(), ignored);
+  fs::remove(paths_.workers_file(), ignored);  // of earlier commands; see ensure()
   SpawnOptions options;
   options.arguments = {this_program().string(), kSupervise, paths_.home.string()};
   options.output = paths_.log("supervisor");
@@ -109,17 +110,19 @@ Status LocalService::ensure() {
     if (state_of(service) == "failed") return error_from_json(service["error"]);
     BA_RETURN_IF_ERROR(start_if_missing());
   }
-  return wait_until_running();
+  BA_RETURN_IF_ERROR(wait_until_running());
+  return want_workers(wanted_);
 }
 
 Status LocalService::want_workers(const WorkerRequest& request) {
+  wanted_ = request;
+  if (read_worker_request(paths_.workers_file()).count >= request.count) return {};
   BA_ASSIGN_OR_RETURN(FileLock starter, FileLock::open(paths_.start_lock()));
   if (!starter.lock(FileLock::Mode::kExclusive, kStopSeconds)) {
     return unavailable("another command does not finish starting the service",
                        paths_.start_lock().string());
   }
-  WorkerRequest wanted = read_worker_request(paths_.workers_file());
-  if (wanted.count >= request.count) return {};
+  if (read_worker_request(paths_.workers_file()).count >= request.count) return {};
   return write_file_atomically(paths_.workers_file(), to_json(request).dump() + "\n");
 }
 

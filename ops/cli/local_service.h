@@ -23,7 +23,8 @@ class LocalService {
   LocalService(const LocalService&) = delete;
   LocalService& operator=(const LocalService&) = delete;
 
-  // Starts the service again when its supervisor was killed; waits until the coordinator listens.
+  // Starts the service, and the workers asked for, again when its supervisor was killed; waits until
+  // the coordinator listens.
   // Cheap when all is well. Errors: kUnavailable with the reason when the supervisor gave up.
   Status ensure();
 
@@ -44,6 +45,7 @@ class LocalService {
 
   LocalPaths paths_;
   FileLock clients_;
+  WorkerRequest wanted_;
 };
 
 // Somebody supervises this home now.
