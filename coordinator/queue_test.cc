@@ -533,6 +533,23 @@ TEST_F(QueueTest, RestartedCoordinatorLeavesUnitsToWorkersThatStillRunThem) {
   EXPECT_EQ(queue_.find("s")->leased, 0);
 }
 
+// Its lease was written down, then the coordinator died before it sent the unit.
+TEST_F(QueueTest, UnitThatWasNeverSentIsFreeAsSoonAsItsWorkerSaysWhatItHolds) {
+  SearchRecord record;
+  record.id = "s";
+  record.spec = small_spec();
+  record.fingerprint = fingerprint(record.spec);
+  record.has_tokens = true;
+  record.fence = Fence(2);
+  const auto units = plan_units(record.spec);
+  record.leases[units[0]] = {WorkerEpoch("w"), Fence(1)};
+  record.leases[units[1]] = {WorkerEpoch("w"), Fence(2)};
+  handle(event::SearchLoaded{record});
+  hello("w");
+  beat("w", {{WorkerEpoch("w"), "s", units[0], Fence(1), 0}});
+  EXPECT_EQ(queue_.find("s")->leased, 1);
+}
+
 TEST_F(QueueTest, EtaComesFromMeasuredUnits) {
   submit("s", small_spec());
   hello("a", 1);
