@@ -91,7 +91,7 @@ void Queue::on(const event::SearchLoaded& event) {
     const auto slot = placed.index.find(unit);
     if (slot == placed.index.end() || placed.units[slot->second].done) continue;
     set_lease(placed, slot->second,
-              HeldLease{lease.worker, lease.fence, now_ + options_.restart_grace_ms});
+              HeldLease{lease.worker, lease.fence, now_ + options_.restart_grace_ms, true});
   }
   maybe_finish(placed);
 }
@@ -276,6 +276,19 @@ void Queue::on(const event::WorkerReady& event) {
 void Queue::on(const event::WorkerHeartbeat& event) {
   if (heard(event.worker) == nullptr) return;
   for (const auto& held : event.units) renew(held, event.worker);
+  drop_unconfirmed(event);
+}
+
+// A lease that an earlier coordinator wrote down, but whose unit it did not get to send.
+void Queue::drop_unconfirmed(const event::WorkerHeartbeat& event) {
+  const auto mine = held_.find(event.worker);
+  if (mine == held_.end()) return;
+  const std::set<UnitKey> units = mine->second;
+  for (const UnitKey& key : units) {
+    Search& search = searches_.at(key.first);
+    const size_t slot = search.index.at(key.second);
+    if (search.units[slot].lease->restored) release(search, slot);
+  }
 }
 
 void Queue::renew(const event::WorkerHeartbeat::Held& held, const WorkerEpoch& worker) {
@@ -290,11 +303,12 @@ void Queue::renew(const event::WorkerHeartbeat::Held& held, const WorkerEpoch& w
   if (unit.lease && unit.lease->worker != worker) return revoke();
   if (unit.lease) {
     unit.lease->deadline = now_ + options_.lease_ms;
+    unit.lease->restored = false;
     return;
   }
   // Nobody's, and somebody is at it already (a lease that ran out, a restart): it stays theirs.
   if (store_lost_ || stopping_ || leases_ >= options_.max_leases) return;
-  set_lease(*search, slot->second, HeldLease{worker, held.fence, now_ + options_.lease_ms});
+  set_lease(*search, slot->second, HeldLease{worker, held.fence, now_ + options_.lease_ms, false});
   const Lease lease{worker, held.fence};
   persist(PutLease{search->id, held.unit, lease},
           LeasePending{search->id, held.unit, lease, false});
@@ -495,7 +509,7 @@ void Queue::grant(Search& search, size_t slot, const WorkerEpoch& epoch, Worker&
   worker.last_search = search.id;
   worker.last_kind = unit.kind;
   worker.last_batch = unit.batch;
-  set_lease(search, slot, HeldLease{epoch, search.fence, now_ + options_.lease_ms});
+  set_lease(search, slot, HeldLease{epoch, search.fence, now_ + options_.lease_ms, false});
   const Lease lease{epoch, search.fence};
   persist(PutLease{search.id, unit, lease}, LeasePending{search.id, unit, lease});
   if (search.status.state == SearchState::kQueued) {

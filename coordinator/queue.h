@@ -201,6 +201,7 @@ struct HeldLease {
   WorkerEpoch worker;
   Fence fence;
   TimeMs deadline = 0;
+  bool restored = false;  // of an earlier coordinator, and its worker has not confirmed it yet
 };
 
 struct UnitState {
@@ -332,6 +333,7 @@ class Queue {
   void resubmit(Search& search, const event::Submit& event);
   Status acceptable(const Search& search, const event::Change& event) const;
   void renew(const event::WorkerHeartbeat::Held& held, const WorkerEpoch& worker);
+  void drop_unconfirmed(const event::WorkerHeartbeat& event);
   void take_result(Search& search, size_t slot, const event::WorkerResult& event);
   void count_result(Search& search, const UnitResult& result);
   void report_conflict(Search& search, const UnitId& unit, const WorkerEpoch& worker);

@@ -1,7 +1,8 @@
 // Adapter to hiredis: one synchronous connection that can pipeline. The only file with the store
 // that knows hiredis.
 //
-// Thread rule: one thread at a time.
+// Thread rule: one thread at a time. The process must ignore SIGPIPE: hiredis writes to connections
+// that may be gone.
 #pragma once
 
 #include <memory>

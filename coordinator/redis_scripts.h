@@ -50,8 +50,8 @@ return 1
 // ARGV: fence, id, spec, fingerprint, created_unix, state, n, n × (token field, blob),
 //       then pairs (unit, packed).
 inline constexpr const char* kPutSearch = R"lua(
-if redis.call('EXISTS', KEYS[3]) == 0 then
-  redis.call('DEL', unpack(KEYS, 4))  -- left-overs must not become results of a new search
+if redis.call('HGET', KEYS[3], 'fingerprint') ~= ARGV[4] then
+  redis.call('DEL', unpack(KEYS, 4))  -- left-overs must not become results of another search
 end
 redis.call('HSET', KEYS[3], 'spec', ARGV[3], 'fingerprint', ARGV[4], 'created_unix', ARGV[5])
 redis.call('SET', KEYS[4], ARGV[6])

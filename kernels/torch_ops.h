@@ -18,7 +18,7 @@ namespace bitalloc {
 // dimension with stride 1 is read in place. The result has x's type and sizes, and x's strides
 // where x is dense. NVFP4's blocks of 16 run along head_dim.
 // amax: the calibrated largest magnitude of this tensor's site; used by ScalePolicy::kCalibrated
-// only, must then be finite and > 0 there.
+// only, and must then be finite and >= 0.
 // NaN comes out as NaN (NVFP4: its whole block); infinities saturate as the engines' kernels do.
 at::Tensor fake_quantize(const at::Tensor& x, const Format& format, float amax);
 

@@ -51,12 +51,14 @@ get_model() {
 
 search_and_compare() {
   title "Search: 30 layers x 3 candidates on 4 x 256 tokens, budget $bits bits"
+  rm -rf "$result" # of an earlier version, perhaps; what counts is in BITALLOC_HOME
   show build/bin/bitalloc search --model "$model" --data "$score_text" \
     --recipe kv_fp8_nvfp4_cast_kl_div --bits "$bits" --sequences 4 --length 256 --output "$result"
   search="$(.venv/bin/python -c 'import json, sys; print(json.load(open(sys.argv[1]))["search"])' \
     "$result/result.json")"
   title "The same search at other budgets: no model, no worker"
-  show build/bin/bitalloc rebudget "$search" --bits 5.0 --bits 6.0 --bits 7.0
+  show build/bin/bitalloc rebudget "$search" --bits 5.0 --bits 6.0 --bits 7.0 |
+    grep -E '^(\$|search)' # the layers are in what comes before
   title "On held-out text: the assignment beside uniform formats"
   show build/bin/bitalloc validate "$search" --bits "$bits" --data "$heldout_text" \
     --sequences 4 --length 256

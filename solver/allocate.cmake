@@ -2,3 +2,5 @@
 # line alike.
 bitalloc_library(bitalloc_allocate SOURCES ${CMAKE_SOURCE_DIR}/solver/allocate.cc
                  LIBRARIES bitalloc_solver)
+bitalloc_test(allocate_test SOURCES ${CMAKE_SOURCE_DIR}/solver/allocate_test.cc
+              LIBRARIES bitalloc_allocate)

@@ -41,7 +41,8 @@ Status write_logits(const Flags& flags) {
   const at::Tensor logits = model.logits(normed.flatten(0, 1)).cpu();
   const std::span values(logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel()));
   return write_safetensors(flags.output,
-                           {{"logits", Dtype::kF32,
+                           {{"logits",
+                             Dtype::kF32,
                              {tokens.sequences, tokens.length, files.config.vocab_size},
                              std::as_bytes(values)}});
 }
@@ -60,8 +61,7 @@ int main(int argc, char** argv) {
   app.add_option("--device", flags.device, "cpu, cuda or cuda:N");
   app.add_option("--threads", flags.threads, "0: as many as there are cores");
   CLI11_PARSE(app, argc, argv);
-  const bitalloc::Status status =
-      bitalloc::guarded([&] { return bitalloc::write_logits(flags); });
+  const bitalloc::Status status = bitalloc::guarded([&] { return bitalloc::write_logits(flags); });
   if (status.ok()) return 0;
   fmt::print(stderr, "error: {}\n", status.error().message);
   return status.error().code == bitalloc::ErrorCode::kInvalidArgument ? 2 : 1;

@@ -1,5 +1,5 @@
-// scorer_bench: exact scoring of all layers of a model with the default candidates; prints JSON with
-// the seconds it took and the scores, in the shape that the comparison with the peer reads.
+// scorer_bench: exact scoring of all layers of a model with the default candidates; prints JSON
+// with the seconds it took and the scores, in the shape that the comparison with the peer reads.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -46,8 +46,7 @@ Status score_batch(Scorer& scorer, const Flags& flags, const TokenSet& batch,
     for (int64_t i = std::max<int64_t>(0, end - flags.sites_per_unit); i < end; ++i) {
       sites.push_back({.layer = static_cast<int>(i)});
     }
-    BA_ASSIGN_OR_RETURN(const UnitScores unit,
-                        scorer.score(batch, key, sites, candidates, cancel));
+    BA_ASSIGN_OR_RETURN(const UnitScores unit, scorer.score(batch, key, sites, candidates, cancel));
     size_t at = 0;
     for (const auto& site : sites) {
       for (size_t c = 0; c < candidates.size(); ++c) {

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <cstring>
 #include <utility>
+
+#include "worker/ops.h"
 
 namespace bitalloc {
 namespace {
@@ -27,6 +30,14 @@ Linear::Linear(at::Tensor weight, at::Tensor bias)
 
 at::Tensor Linear::operator()(const at::Tensor& x) const {
   return at::linear(x, weight_, bias_.defined() ? std::optional(bias_) : std::nullopt);
+}
+
+at::Tensor Linear::plus(const at::Tensor& residual, const at::Tensor& x) const {
+  // In 16-bit types the product is rounded before the sum: the models were trained that way.
+  if (!fused_loops_apply(x) || bias_.defined()) return residual + (*this)(x);
+  const at::Tensor sum = at::addmm(residual.reshape({-1, out_features()}),
+                                   x.reshape({-1, weight_.size(1)}), weight_.t());
+  return sum.view(residual.sizes());
 }
 
 WeightScope::WeightScope(const ModelFiles& files, c10::Device device, c10::ScalarType dtype,

@@ -21,6 +21,8 @@ class Linear {
 
   // x: [..., in] -> [..., out].
   at::Tensor operator()(const at::Tensor& x) const;
+  // residual + (*this)(x), in as few passes over memory as the type's roundings allow.
+  at::Tensor plus(const at::Tensor& residual, const at::Tensor& x) const;
 
   const at::Tensor& weight() const { return weight_; }
   int64_t out_features() const { return weight_.size(0); }

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +19,17 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 void pause_ms(int ms) { std::this_thread::sleep_for(milliseconds(ms)); }
+
+// Somebody listens at the unix socket.
+bool accepts(const std::string& path) {
+  sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool connected =
+      ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  ::close(fd);
+  return connected;
+}
 
 }  // namespace
 
@@ -99,8 +112,9 @@ Child start_redis(const TempDir& dir, const std::vector<std::string>& extra) {
                                       "noeviction"};
   command.insert(command.end(), extra.begin(), extra.end());
   std::filesystem::remove(dir.path("redis.sock"));
+  std::signal(SIGPIPE, SIG_IGN);  // hiredis writes to a Redis that a test has killed
   Child child(command, dir.path("redis.log"));
-  for (int i = 0; i < 500 && !std::filesystem::exists(dir.path("redis.sock")); ++i) pause_ms(10);
+  for (int i = 0; i < 1'000 && !accepts(dir.path("redis.sock")); ++i) pause_ms(5);
   return child;
 }
 

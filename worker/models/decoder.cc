@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "worker/cpu_ops.h"
 #include "worker/ops.h"
 
 namespace bitalloc {
@@ -46,6 +47,22 @@ TokenContext TokenContext::stacked(int64_t copies) const {
   return {cos, sin, repeat(full_mask), repeat(sliding_mask), window};
 }
 
+void Attention::rotate_in_place(const at::Tensor& all, const TokenContext& context) const {
+  const int64_t tokens = all.size(1);
+  const int64_t width = all.size(2);
+  float* rows = all.mutable_data_ptr<float>();
+  const auto weight_of = [](const RmsNorm& norm) {
+    return norm.weight.defined() ? norm.weight.const_data_ptr<float>() : nullptr;
+  };
+  const HeadSpan spans[] = {
+      {0, num_heads, weight_of(q_norm), static_cast<float>(q_norm.eps)},
+      {num_heads * head_dim, num_kv_heads, weight_of(k_norm), static_cast<float>(k_norm.eps)}};
+  for (const HeadSpan& span : spans) {
+    norm_rope_cpu(rows, all.size(0) * tokens, width, tokens, head_dim, span,
+                  context.cos.const_data_ptr<float>(), context.sin.const_data_ptr<float>());
+  }
+}
+
 Qkv Attention::project(const at::Tensor& normed, const TokenContext& context) const {
   const at::Tensor all = qkv(normed);
   const int64_t q_width = num_heads * head_dim;
@@ -54,6 +71,10 @@ Qkv Attention::project(const at::Tensor& normed, const TokenContext& context) co
   const at::Tensor k = split_heads(all.narrow(-1, q_width, kv_width), num_kv_heads, head_dim);
   const at::Tensor v =
       split_heads(all.narrow(-1, q_width + kv_width, kv_width), num_kv_heads, head_dim);
+  if (fused_loops_apply(all)) {
+    rotate_in_place(all, context);
+    return {q, {k, v}};
+  }
   return {apply_rope(q_norm(q), context.cos, context.sin),
           {apply_rope(k_norm(k), context.cos, context.sin), v}};
 }
@@ -68,15 +89,15 @@ at::Tensor Attention::attend(const at::Tensor& q, const KvPair& seen,
   return mixed.transpose(1, 2).flatten(2);
 }
 
-at::Tensor SwiGlu::operator()(const at::Tensor& x) const { return down(silu_multiply(gate_up(x))); }
+at::Tensor SwiGlu::activations(const at::Tensor& x) const { return silu_multiply(gate_up(x)); }
 
 Qkv Layer::project(const at::Tensor& hidden, const TokenContext& context) const {
   return attention.project(input_norm(hidden), context);
 }
 
 at::Tensor Layer::finish(const at::Tensor& hidden, const at::Tensor& attended) const {
-  const at::Tensor middle = hidden + attention.output(attended);
-  return middle + mlp(post_attention_norm(middle));
+  const at::Tensor middle = attention.output.plus(hidden, attended);
+  return mlp.down.plus(middle, mlp.activations(post_attention_norm(middle)));
 }
 
 at::Tensor Layer::forward(const at::Tensor& hidden, const TokenContext& context, int64_t index,

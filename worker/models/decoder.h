@@ -58,13 +58,17 @@ struct Attention {
   Qkv project(const at::Tensor& normed, const TokenContext& context) const;
   // What the queries make of the keys and values they see: [batch, tokens, heads × head_dim].
   at::Tensor attend(const at::Tensor& q, const KvPair& seen, const TokenContext& context) const;
+
+ private:
+  void rotate_in_place(const at::Tensor& all, const TokenContext& context) const;
 };
 
 struct SwiGlu {
   Linear gate_up;  // gate and up side by side
   Linear down;
 
-  at::Tensor operator()(const at::Tensor& x) const;
+  // What goes into `down`: silu(gate) · up.
+  at::Tensor activations(const at::Tensor& x) const;
 };
 
 struct Layer {
