@@ -32,6 +32,8 @@ constexpr size_t kMaxDeathsInAMinute = 6;  // of one child: the next one is the 
 constexpr auto kTick = 40ms;
 constexpr auto kStartTick = 5ms;
 constexpr int kSuperviseFailed = 1;
+// A unit under way at the end is leased: another worker, or the next service, does it again.
+constexpr const char* kWorkerGraceSeconds = "1";
 
 volatile sig_atomic_t stop_asked = 0;
 void ask_to_stop(int) { stop_asked = 1; }
@@ -176,10 +178,12 @@ void Supervisor::follow_worker_request() {
                          asked.device,
                          "--threads",
                          fmt::format("{}", asked.threads),
+                         "--grace",
+                         kWorkerGraceSeconds,
                          "--log-file",
                          paths_.log(worker->name).string()};
     worker->output = paths_.logs / (worker->name + ".out");
-    worker->patience = 2s;  // what it holds is leased: another worker, or it itself, does it again
+    worker->patience = 3s;
     children_.push_back(std::move(worker));
   }
   if (asked.count > workers_.count) workers_ = asked;

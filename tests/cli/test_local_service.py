@@ -21,8 +21,12 @@ def home_of(cli):
 
 
 def service(cli):
-    with open(os.path.join(home_of(cli), "run/service.json")) as file:
-        return json.load(file)
+    """What the supervisor says of itself; pid 0 between two of them."""
+    try:
+        with open(os.path.join(home_of(cli), "run/service.json")) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {"pid": 0, "processes": {"redis": 0, "coordinator": 0}}
 
 
 def is_running(pid):
@@ -42,7 +46,7 @@ def wait_until(condition, what, seconds=60):
 
 def idle_watch(cli, small_model):
     """A command that stays attached: follows a search that no worker runs. It, and the service."""
-    data = os.path.join(home_of(cli), "../tokens.jsonl")
+    data = home_of(cli) + ".jsonl"
     with open(data, "w") as file:
         file.write('{"text": "In the beginning"}\n')
     cli.json("submit", "--model", small_model, "--data", data, "--id", "idle")
