@@ -16,12 +16,6 @@ namespace {
 constexpr auto kTick = std::chrono::milliseconds(100);
 constexpr size_t kBackgroundJobs = 64;
 
-TimeMs now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 std::filesystem::path checkpoint_file(const std::string& directory, const std::string& search) {
   return std::filesystem::path(directory) / (search + ".checkpoint.json");
 }
@@ -37,6 +31,12 @@ Json lease_json(const std::string& search, const UnitId& unit, Fence fence) {
 }
 
 }  // namespace
+
+TimeMs steady_now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 Front::Front(boost::asio::io_context& loop, ResultStore& store, FrontOptions options,
              std::function<void(const std::string&)> fatal)
@@ -98,7 +98,7 @@ void Front::on_store(StoreEvent event) {
 
 void Front::apply(const Event& event) {
   if (stopped_) return;
-  Actions actions = queue_.handle(event, now_ms());
+  Actions actions = queue_.handle(event, steady_now_ms());
   for (Action& action : actions) {
     std::visit([this](auto& a) { perform(a); }, action);
   }

@@ -24,6 +24,9 @@
 
 namespace bitalloc {
 
+// The steady clock of the loop, for the queue's times.
+TimeMs steady_now_ms();
+
 struct FrontOptions {
   std::string client_endpoint;
   std::string worker_endpoint;

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <ctime>
 
 #include "coordinator/front.h"
@@ -21,12 +20,6 @@ constexpr TimeMs kWatchGapMs = 200;
 constexpr TimeMs kWatchForgottenMs = 30'000;
 // Of a reply's header: the rest is for what surrounds the payload.
 constexpr size_t kMaxReplyBytes = wire::kMaxHeaderBytes - 4'096;
-
-TimeMs now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 Result<Json> checked_size(Json header) {
   const size_t bytes = header.dump().size();
@@ -73,7 +66,7 @@ Status Front::dispatch_client(wire::Message& message, const std::string& peer) {
   } else if (type == "list") {
     reply(message, peer, list_json());
   } else if (type == "workers") {
-    reply(message, peer, checked_size({{"workers", workers_json(queue_, now_ms())}}));
+    reply(message, peer, checked_size({{"workers", workers_json(queue_, steady_now_ms())}}));
   } else if (type == "status") {
     BA_ASSIGN_OR_RETURN(const Search* search, named_search(message));
     reply(message, peer, status_of(*search));
@@ -114,7 +107,9 @@ Result<const Search*> Front::named_search(const wire::Message& message) const {
                    "`bitalloc list` shows what there is");
 }
 
-Json Front::status_of(const Search& search) const { return status_json(queue_, search, now_ms()); }
+Json Front::status_of(const Search& search) const {
+  return status_json(queue_, search, steady_now_ms());
+}
 
 Json Front::info_json() const {
   return {{"version", BITALLOC_VERSION},
@@ -212,13 +207,13 @@ Status Front::on_watch(const wire::Message& message, const std::string& peer) {
   }
   Watch& watch = watches_[key];
   watch.search = search->id;
-  watch.asked = now_ms();
+  watch.asked = steady_now_ms();
   tell_watchers();
   return {};
 }
 
 void Front::tell_watchers() {
-  const TimeMs now = now_ms();
+  const TimeMs now = steady_now_ms();
   for (auto it = watches_.begin(); it != watches_.end();) {
     const auto& [peer, correlation_id] = it->first;
     Watch& watch = it->second;

@@ -129,6 +129,16 @@ int serve(Options options, RedisStoreOptions redis) {
   Result<std::unique_ptr<RedisStore>> store =
       RedisStore::open(std::move(redis), [&front](StoreEvent event) { front->post(event); });
   if (!store.ok()) return fail(store.error(), kExitCannotStart);
+  // From here on the lock is ours to give back; before, a signal may simply end the process.
+  boost::asio::signal_set signals(loop, SIGTERM, SIGINT);
+  signals.async_wait([&](const boost::system::error_code&, int) {
+    front->stop();
+    remove_socket_file(options.front.client_endpoint);
+    remove_socket_file(options.front.worker_endpoint);
+    if (!(*store)->close(kFlushMs)) spdlog::warn("Redis did not take the last changes in time");
+    loop.stop();
+  });
+
   options.front.store_durable = (*store)->durable();
   options.front.store_detail = (*store)->detail();
   // Sockets are not closed in an orderly way here: that would remove the ipc files, which belong to
@@ -147,14 +157,6 @@ int serve(Options options, RedisStoreOptions redis) {
                options.front.client_endpoint, options.front.worker_endpoint, (*store)->detail(),
                count);
 
-  boost::asio::signal_set signals(loop, SIGTERM, SIGINT);
-  signals.async_wait([&](const boost::system::error_code&, int) {
-    front->stop();
-    remove_socket_file(options.front.client_endpoint);
-    remove_socket_file(options.front.worker_endpoint);
-    if (!(*store)->close(kFlushMs)) spdlog::warn("Redis did not take the last changes in time");
-    loop.stop();
-  });
   loop.run();
   spdlog::info("stopped");
   spdlog::shutdown();

@@ -451,13 +451,31 @@ void Queue::lose(const UnitKey& key) {
                           "", "see the workers' logs (out of memory?), then submit it again"));
 }
 
+// This process was frozen, or its machine was: nobody could be heard meanwhile.
+void Queue::forgive_stall() {
+  const TimeMs stall = ticked_ ? now_ - *ticked_ - options_.stall_ms : 0;
+  ticked_ = now_;
+  if (stall <= 0) return;
+  for (auto& [epoch, worker] : workers_) worker.heard += stall;
+  for (const auto& [epoch, units] : held_) {
+    for (const UnitKey& key : units) {
+      Search& search = searches_.at(key.first);
+      search.units[search.index.at(key.second)].lease->deadline += stall;
+    }
+  }
+}
+
 void Queue::on(const event::Tick&) {
+  forgive_stall();
   std::vector<WorkerEpoch> gone;
   for (const auto& [epoch, worker] : workers_) {
     if (now_ - worker.heard > options_.liveness_ms) gone.push_back(epoch);
   }
   for (const WorkerEpoch& epoch : gone) remove_worker(epoch, true);
+  expire_leases();
+}
 
+void Queue::expire_leases() {
   std::vector<UnitKey> expired;
   for (const auto& [epoch, units] : held_) {
     for (const UnitKey& key : units) {

@@ -35,6 +35,7 @@ struct QueueOptions {
   TimeMs liveness_ms = 5'000;       // a worker not heard of for so long is gone
   TimeMs restart_grace_ms = 5'000;  // stored leases live so long until their worker is heard
   TimeMs backoff_ms = 1'000;        // after the first retryable failure; doubles
+  TimeMs stall_ms = 1'000;          // a longer pause between ticks was ours, not the workers'
   int max_attempts = 3;             // failures of one unit until its search fails
   int max_losses = 10;              // workers that vanished with one unit until its search fails
   size_t max_leases = 4'096;        // of all searches together
@@ -347,6 +348,8 @@ class Queue {
   void revoke_all(Search& search);
   void remove_worker(const WorkerEpoch& epoch, bool vanished);
   void lose(const UnitKey& key);
+  void forgive_stall();
+  void expire_leases();
   void unit_failed(Search& search, size_t slot, const WorkerEpoch& worker, const Error& error);
   void fail_search(Search& search, Error error);
   void maybe_finish(Search& search);
@@ -371,7 +374,8 @@ class Queue {
   bool store_lost_ = false;
   bool stopping_ = false;
   std::string store_reason_;
-  TimeMs now_ = 0;   // of the event being handled
+  TimeMs now_ = 0;  // of the event being handled
+  std::optional<TimeMs> ticked_;
   Actions actions_;  // of the event being handled
 };
 

@@ -110,6 +110,14 @@ class QueueTest : public ::testing::Test {
     handle(std::move(event));
     store_all();
   }
+  // Time goes by, with ticks.
+  void pass(TimeMs ms) {
+    for (const TimeMs end = now_ + ms; now_ < end;) {
+      now_ += std::min<TimeMs>(500, end - now_);
+      handle(event::Tick{});
+    }
+    store_all();
+  }
   SearchState state(const std::string& id = "s") { return queue_.find(id)->status.state; }
   int64_t done(const std::string& id = "s") { return queue_.find(id)->table.units_done(); }
   // Computes everything that is granted to `epoch` until nothing is.
@@ -208,15 +216,13 @@ TEST_F(QueueTest, LeaseRunsOutUnlessRenewed) {
   hello("a", 1);
   const auto first = taken<action::SendUnit>();
   for (int i = 0; i < 40; ++i) {
-    now_ += 1'000;
+    pass(1'000);
     beat("a", first);
-    handle(event::Tick{});
   }
   EXPECT_EQ(queue_.find("s")->leased, 1);
   for (int i = 0; i < 31; ++i) {  // it lives, but does not know of the unit: the message was lost
-    now_ += 1'000;
+    pass(1'000);
     beat("a", {});
-    handle(event::Tick{});
   }
   store_all();
   EXPECT_EQ(queue_.find("s")->leased, 0);
@@ -242,10 +248,25 @@ TEST_F(QueueTest, LeaseRunsOutUnlessRenewed) {
 TEST_F(QueueTest, SilentWorkerLosesItsUnitsAtOnce) {
   submit("s", small_spec());
   hello("a", 2);
-  now_ += 5'001;
   handle(event::Tick{});
+  pass(5'000);
+  EXPECT_EQ(queue_.workers().size(), 1u);
+  pass(1);
   EXPECT_TRUE(queue_.workers().empty());
   EXPECT_EQ(queue_.find("s")->open(), 4);
+}
+
+// kill -STOP of the coordinator, then -CONT: the workers were there all the time.
+TEST_F(QueueTest, FrozenCoordinatorDoesNotTakeItsWorkersForDead) {
+  submit("s", small_spec());
+  hello("a", 2);
+  handle(event::Tick{});
+  now_ += 60'000;
+  handle(event::Tick{});
+  EXPECT_EQ(queue_.workers().size(), 1u);
+  EXPECT_EQ(queue_.find("s")->leased, 2);
+  pass(6'000);  // but now it is really silent
+  EXPECT_TRUE(queue_.workers().empty());
 }
 
 TEST_F(QueueTest, GoodbyeReturnsUnits) {
@@ -365,9 +386,7 @@ TEST_F(QueueTest, UnitThatTakesEveryWorkerWithItEndsTheSearch) {
   for (int i = 0; i < 10; ++i) {
     EXPECT_NE(state(), SearchState::kFailed);
     hello("w" + std::to_string(i), 1);
-    now_ += 6'000;
-    handle(event::Tick{});
-    store_all();
+    pass(6'000);
   }
   EXPECT_EQ(state(), SearchState::kFailed);
 }
@@ -525,11 +544,9 @@ TEST_F(QueueTest, RestartedCoordinatorLeavesUnitsToWorkersThatStillRunThem) {
   hello("old");
   beat("old", {{WorkerEpoch("old"), "s", units[1], Fence(7), 0}});
   beat("new", sent);
-  now_ += 4'000;
-  handle(event::Tick{});
+  pass(4'000);
   EXPECT_EQ(queue_.find("s")->leased, 3);
-  now_ += 30'000;  // and a worker that never comes back loses them
-  handle(event::Tick{});
+  pass(30'000);  // and a worker that never comes back loses them
   EXPECT_EQ(queue_.find("s")->leased, 0);
 }
 

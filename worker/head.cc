@@ -11,7 +11,7 @@ namespace bitalloc {
 namespace {
 
 // A core's matrix product is at full speed from some hundred rows on; more only costs memory.
-constexpr int64_t kCpuTileRows = 128;
+constexpr int64_t kCpuTileRows = 256;
 
 // One thread's buffers: as long as they stay, the kernel need not hand out fresh pages for every
 // product (which costs more than the product).

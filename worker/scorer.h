@@ -66,7 +66,7 @@ struct ScorerOptions {
   std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
   ComputeDtype dtype = ComputeDtype::kFloat32;
   int threads = 0;                         // 0: as many as there are cores
-  int64_t tile_bytes = int64_t{32} << 20;  // one float32 tile of logits
+  int64_t tile_bytes = int64_t{64} << 20;  // one float32 tile of logits
   int64_t stack_bytes = int64_t{1} << 30;  // widest activation of one stack of trials
 };
 
