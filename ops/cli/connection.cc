@@ -32,6 +32,7 @@ bool has_ended(const Json& status) {
 }  // namespace
 
 Result<std::unique_ptr<Connection>> Connection::open(const Context& context) {
+  catch_interrupts();
   std::unique_ptr<LocalService> local;
   if (context.server.empty()) {
     BA_ASSIGN_OR_RETURN(local, LocalService::attach(context.home));

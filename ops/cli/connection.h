@@ -18,7 +18,8 @@ namespace bitalloc::cli {
 
 class Connection {
  public:
-  // Local: starts what is missing, without workers. Errors: kUnavailable when nothing answers.
+  // Local: starts what is missing, without workers. From now on Ctrl-C is a flag that ends waits
+  // (interrupt.h). Errors: kUnavailable when nothing answers.
   static Result<std::unique_ptr<Connection>> open(const Context& context);
 
   // The `ok` reply. Errors: the coordinator's own; kUnavailable when it stays silent; kCancelled on

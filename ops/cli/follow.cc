@@ -32,7 +32,6 @@ Ending ending_of(const Json& status, const std::string& id) {
 
 Result<Ending> follow(Connection& connection, const std::string& id,
                       const std::string& how_to_resume) {
-  catch_interrupts();
   Progress progress(stderr_is_terminal());
   Json last;
   const auto show = [&](const Json& status) {

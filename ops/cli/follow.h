@@ -16,8 +16,8 @@ struct Ending {
   Error error;  // unless done
 };
 
-// Shows the progress of `id` on stderr until it ends. Ctrl-C (caught here) and a job that failed or
-// was cancelled are endings; errors are those of the connection.
+// Shows the progress of `id` on stderr until it ends. Ctrl-C and a job that failed or was
+// cancelled are endings; errors are those of the connection.
 Result<Ending> follow(Connection& connection, const std::string& id,
                       const std::string& how_to_resume);
 

@@ -23,9 +23,9 @@ class LocalService {
   LocalService(const LocalService&) = delete;
   LocalService& operator=(const LocalService&) = delete;
 
-  // Starts the service, and the workers asked for, again when its supervisor was killed; waits until
-  // the coordinator listens.
-  // Cheap when all is well. Errors: kUnavailable with the reason when the supervisor gave up.
+  // Starts the service, and the workers asked for, again when its supervisor was killed; waits
+  // until the coordinator listens. Cheap when all is well. Errors: kUnavailable with the reason
+  // when the supervisor gave up.
   Status ensure();
 
   // Makes sure that at least `request.count` workers run. When some run already they stay as they

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ops/cli/command_line.h"
+#include "ops/cli/interrupt.h"
 #include "ops/cli/output.h"
 #include "ops/cli/settings.h"
 #include "ops/cli/supervisor.h"
@@ -63,7 +64,9 @@ int run(int argc, char** argv) {
     return print_error(context, usage_error(error));
   }
   const Result<int> done = handler();
-  return done.ok() ? *done : print_error(context, done.error());
+  if (done.ok()) return *done;
+  const int code = print_error(context, done.error());
+  return interrupted() ? static_cast<int>(kExitDetached) : code;
 }
 
 }  // namespace

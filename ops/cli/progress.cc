@@ -10,6 +10,7 @@ namespace bitalloc::cli {
 namespace {
 
 constexpr auto kLineEvery = std::chrono::seconds(10);
+constexpr auto kPatience = std::chrono::seconds(5);
 constexpr int kBarWidth = 30;
 
 std::string eta_text(const Json& eta) {
@@ -33,7 +34,11 @@ std::string status_text(const Json& status) {
   return text;
 }
 
-void Progress::show(const Json& status) {
+void Progress::show(const Json& shown) {
+  Json status = shown;
+  // Workers that were asked for a moment ago are on their way: no reason to say that there are
+  // none.
+  if (std::chrono::steady_clock::now() - start_ < kPatience) status.erase("why_pending");
   const std::string text = status_text(status);
   if (bar_) {
     if (text == last_) return;

@@ -21,6 +21,7 @@ class Progress {
   bool bar_;
   bool open_ = false;  // the bar's line is not ended
   std::string last_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point last_line_;
 };
 

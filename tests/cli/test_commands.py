@@ -256,14 +256,15 @@ def test_empty_lists(cli):
 
 
 def test_queue_without_workers(cli, small_model):
-    submit = ["submit", "--model", small_model, "--data", DATA, "--sequences", 2, "--length", 32,
-              "--id", "waiting"]
-    first = cli.json(*submit)
+    def submit(length):
+        return ["submit", "--model", small_model, "--data", DATA, "--sequences", 2, "--length", length,
+                "--id", "waiting"]
+
+    first = cli.json(*submit(32))
     assert first["created"] and first["id"] == "waiting" and first["units"]["done"] == 0
-    again = cli.json(*submit)
+    again = cli.json(*submit(32))
     assert not again["created"] and again["fingerprint"] == first["fingerprint"]
-    other = [*submit, "--bits", "6", "--length", "30"]
-    refusal(cli, other[:8] + ["--id", "waiting"] + ["--length", "30"], "tokens", error="mismatch")
+    refusal(cli, submit(30), "waiting", "tokens", error="mismatch")
     assert cli.json("pause", "waiting")["state"] == "paused"
     assert cli.json("resume", "waiting")["state"] in ("queued", "running")
     assert cli.json("reprioritize", "waiting", "--priority", 7)["priority"] == 7

@@ -6,14 +6,29 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 from conftest import BUILD, CommandLine
 
 BITALLOC = str(BUILD / "bin/bitalloc")
 
 
+started = []
+
+
+@pytest.fixture(autouse=True)
+def no_command_outlives_its_test():
+    yield
+    while started:
+        process = started.pop()
+        process.kill()
+        process.wait()
+
+
 def start(cli, *arguments):
-    return subprocess.Popen([BITALLOC, *map(str, arguments)], env=cli.environment, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    started.append(subprocess.Popen([BITALLOC, *map(str, arguments)], env=cli.environment, text=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    return started[-1]
 
 
 def home_of(cli):

@@ -23,9 +23,22 @@ def search_arguments(model, *more, data=DATA):
     return list(map(str, ["search", "--model", model, "--data", data, *SHAPE, "--id", "s", *more]))
 
 
+started = []
+
+
+@pytest.fixture(autouse=True)
+def no_command_outlives_its_test():
+    yield
+    while started:
+        process = started.pop()
+        process.kill()
+        process.wait()
+
+
 def start(cli, arguments):
-    return subprocess.Popen([BITALLOC, *arguments], env=cli.environment, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    started.append(subprocess.Popen([BITALLOC, *arguments], env=cli.environment, text=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    return started[-1]
 
 
 def service(cli):
@@ -281,3 +294,46 @@ def test_export(finished, tmp_path):
 def test_watch_streams_one_object_a_line(finished):
     lines = finished.run("watch", "s", "--json").stdout.splitlines()
     assert json.loads(lines[-1])["state"] == "done"
+
+
+def test_serve_and_submit(finished, tmp_path):
+    """A service in one process, its client in another that knows only the endpoint."""
+    host = CommandLine(tmp_path / "home")
+    serving = start(host, ["serve", "--device", "cpu", "--json"])
+    endpoint = json.loads(serving.stdout.readline())["client_endpoint"]
+    client = CommandLine(tmp_path / "client")
+    client.environment["BITALLOC_SERVER"] = endpoint
+    submit = ["submit", *search_arguments(finished.model, "--follow")[1:]]
+    assert same(client.json(*submit)) == finished.answer
+    (worker,) = client.json("workers")
+    assert worker["device"].startswith("cpu")
+    assert same(client.json("rebudget", "s", "--bits", 5.4)) == finished.answer
+    assert client.json("frontier", "s") == finished.json("frontier", "s")
+    exported = tmp_path / "s.json"
+    client.run("checkpoint", "export", "s", exported)
+    assert json.loads(exported.read_text())["units_done"] == 24
+    serving.send_signal(signal.SIGTERM)
+    assert serving.wait(60) == 0
+    assert client.json("list", code=3)["error"]["code"] == "unavailable"
+
+
+def test_doctor(finished):
+    report = finished.json("doctor")
+    assert report["ok"] and all(check["ok"] for check in report["checks"])
+    finished.environment["BITALLOC_PYTHON"] = "/nowhere/python"
+    try:
+        bad = finished.json("doctor", code=1)
+    finally:
+        del finished.environment["BITALLOC_PYTHON"]
+    assert [check["check"] for check in bad["checks"] if not check["ok"]] == ["python"]
+
+
+def test_worker_that_cannot_start_is_reported(finished, tmp_path):
+    """The service gives up with the worker's own last words; the command prints them."""
+    cli = CommandLine(tmp_path / "home")
+    arguments = search_arguments(finished.model)
+    arguments[arguments.index("cpu")] = "cuda"
+    if os.path.exists("/dev/nvidia0"):
+        pytest.skip("this machine has a CUDA device")
+    error = cli.json(*arguments, code=3)["error"]
+    assert "worker-0 ended 6 times" in error["message"] and "logs" in error["hint"]

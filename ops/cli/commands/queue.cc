@@ -101,7 +101,6 @@ Result<int> watch(const Context& context, const std::string& id) {
     print_line(context, fmt::format("{} is done: bitalloc assignment {}", id, id));
     return kExitOk;
   }
-  catch_interrupts();
   Json last;
   const auto print_change = [&last](const Json& status) {
     if (status != last) print_json(status);

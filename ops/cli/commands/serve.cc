@@ -20,7 +20,6 @@ Ctrl-C stops it; what is done stays, and unfinished searches go on the next time
 
 // An attached command is all that keeps the supervisor running: serving is being attached.
 Result<int> serve(const Context& context, const WorkerFlags& workers) {
-  catch_interrupts();
   BA_ASSIGN_OR_RETURN(const auto connection, Connection::open(context));
   LocalService& service = *connection->local();
   BA_RETURN_IF_ERROR(want_workers(*connection, workers));
