@@ -12,7 +12,7 @@ namespace {
 // float32 mean of other implementations.
 template <typename Vector>
 BA_HOST_DEVICE float sum_of_squares(const float* x, int64_t width) {
-  constexpr int64_t kWidth = Vector::kWidth;
+  constexpr int kWidth = Vector::kWidth;
   typename Vector::Float sums[4] = {};
   int64_t i = 0;
   for (; i + 4 * kWidth <= width; i += 4 * kWidth) {
@@ -27,9 +27,14 @@ BA_HOST_DEVICE float sum_of_squares(const float* x, int64_t width) {
   }
   const auto all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   float total = 0.0F;
-  for (int64_t lane = 0; lane < kWidth; ++lane) total += all[lane];
+  for (int lane = 0; lane < kWidth; ++lane) total += all[lane];
   for (; i < width; ++i) total += x[i] * x[i];
   return total;
+}
+
+template <typename Vector>
+BA_HOST_DEVICE float inverse_rms(const float* x, int64_t width, float eps) {
+  return 1.0F / std::sqrt(sum_of_squares<Vector>(x, width) / static_cast<float>(width) + eps);
 }
 
 template <typename Vector>
@@ -40,11 +45,6 @@ BA_HOST_DEVICE void scale_row(const float* x, int64_t width, float factor, const
     store<Vector>(load<Vector>(weight + i) * (load<Vector>(x + i) * factor), out + i);
   }
   for (; i < width; ++i) out[i] = weight[i] * (x[i] * factor);
-}
-
-template <typename Vector>
-BA_HOST_DEVICE float inverse_rms(const float* x, int64_t width, float eps) {
-  return 1.0F / std::sqrt(sum_of_squares<Vector>(x, width) / static_cast<float>(width) + eps);
 }
 
 template <typename Float>
@@ -74,7 +74,9 @@ BA_HOST_DEVICE void rotate_head(float* x, int64_t half, const float* cos, const 
 
 struct RmsNormArguments {
   const float* x;
-  int64_t rows, width, stride;
+  int64_t rows;
+  int64_t width;
+  int64_t stride;
   const float* weight;
   float eps;
   float* out;
@@ -84,19 +86,20 @@ template <typename Vector>
 BA_HOST_DEVICE void rms_norm_loop(const RmsNormArguments& a) {
   for (int64_t row = 0; row < a.rows; ++row) {
     const float* from = a.x + row * a.stride;
-    const float factor = inverse_rms<Vector>(from, a.width, a.eps);
-    scale_row<Vector>(from, a.width, factor, a.weight, a.out + row * a.width);
+    scale_row<Vector>(from, a.width, inverse_rms<Vector>(from, a.width, a.eps), a.weight,
+                      a.out + row * a.width);
   }
 }
 
-struct SiluMultiplyArguments {
+struct SiluArguments {
   const float* gate_up;
-  int64_t rows, features;
+  int64_t rows;
+  int64_t features;
   float* out;
 };
 
 template <typename Vector>
-BA_HOST_DEVICE void silu_multiply_loop(const SiluMultiplyArguments& a) {
+BA_HOST_DEVICE void silu_loop(const SiluArguments& a) {
   for (int64_t row = 0; row < a.rows; ++row) {
     const float* gate = a.gate_up + row * 2 * a.features;
     const float* up = gate + a.features;
@@ -109,47 +112,50 @@ BA_HOST_DEVICE void silu_multiply_loop(const SiluMultiplyArguments& a) {
   }
 }
 
-struct NormRopeArguments {
+struct RopeArguments {
   float* qkv;
-  int64_t rows, width, tokens, head_dim;
-  const HeadSpan& span;
+  int64_t rows;
+  int64_t width;
+  int64_t tokens;
+  int64_t head_dim;
+  HeadSpan span;
   const float* cos;
   const float* sin;
 };
 
 template <typename Vector>
-BA_HOST_DEVICE void norm_rope_loop(const NormRopeArguments& a) {
+BA_HOST_DEVICE void norm_rope_loop(const RopeArguments& a) {
   for (int64_t row = 0; row < a.rows; ++row) {
-    const int64_t at = (row % a.tokens) * a.head_dim;
+    const int64_t angle = row % a.tokens * a.head_dim;
     for (int64_t head = 0; head < a.span.heads; ++head) {
       float* x = a.qkv + row * a.width + a.span.first + head * a.head_dim;
       if (a.span.norm_weight != nullptr) {
-        const float factor = inverse_rms<Vector>(x, a.head_dim, a.span.norm_eps);
-        scale_row<Vector>(x, a.head_dim, factor, a.span.norm_weight, x);
+        scale_row<Vector>(x, a.head_dim, inverse_rms<Vector>(x, a.head_dim, a.span.norm_eps),
+                          a.span.norm_weight, x);
       }
-      rotate_head<Vector>(x, a.head_dim / 2, a.cos + at, a.sin + at);
+      rotate_head<Vector>(x, a.head_dim / 2, a.cos + angle, a.sin + angle);
     }
   }
 }
 
-BA_DEFINE_FOR_CPUS(rms_norm_for_cpu, rms_norm_loop, RmsNormArguments)
-BA_DEFINE_FOR_CPUS(silu_multiply_for_cpu, silu_multiply_loop, SiluMultiplyArguments)
-BA_DEFINE_FOR_CPUS(norm_rope_for_cpu, norm_rope_loop, NormRopeArguments)
+BA_DEFINE_FOR_CPUS(rms_norm_rows, rms_norm_loop, RmsNormArguments)
+BA_DEFINE_FOR_CPUS(silu_rows, silu_loop, SiluArguments)
+BA_DEFINE_FOR_CPUS(norm_rope_rows, norm_rope_loop, RopeArguments)
 
 }  // namespace
 
 void rms_norm_cpu(const float* x, int64_t rows, int64_t width, int64_t stride, const float* weight,
                   float eps, float* out) {
-  rms_norm_for_cpu({x, rows, width, stride, weight, eps, out});
+  rms_norm_rows({x, rows, width, stride, weight, eps, out});
 }
 
 void silu_multiply_cpu(const float* gate_up, int64_t rows, int64_t features, float* out) {
-  silu_multiply_for_cpu({gate_up, rows, features, out});
+  silu_rows({gate_up, rows, features, out});
 }
 
 void norm_rope_cpu(float* qkv, int64_t rows, int64_t width, int64_t tokens, int64_t head_dim,
                    const HeadSpan& span, const float* cos, const float* sin) {
-  norm_rope_for_cpu({qkv, rows, width, tokens, head_dim, span, cos, sin});
+  norm_rope_rows({qkv, rows, width, tokens, head_dim, span, cos, sin});
 }
 
 }  // namespace bitalloc

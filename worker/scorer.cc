@@ -22,6 +22,9 @@ namespace {
 // Tokens that trials stacked on a core may have together (a chunk is at least one sequence).
 constexpr int64_t kCpuStackTokens = 256;
 constexpr int64_t kNvfp4Block = 16;
+// A core's product runs at full speed on tiles that a GPU would find small.
+constexpr int64_t kCpuTileBytes = int64_t{64} << 20;
+constexpr int64_t kGpuTileBytes = int64_t{512} << 20;
 
 bool is_reference(const Candidate& candidate) {
   return candidate.k.kind == FormatKind::kBf16 && candidate.v.kind == FormatKind::kBf16;
@@ -223,6 +226,9 @@ Result<std::unique_ptr<Scorer>> Scorer::load(const std::filesystem::path& model_
   auto state = std::make_unique<State>();
   state->options = options;
   BA_ASSIGN_OR_RETURN(state->device, parse_device(options.device));
+  if (state->options.tile_bytes <= 0) {
+    state->options.tile_bytes = state->device.is_cpu() ? kCpuTileBytes : kGpuTileBytes;
+  }
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
   BA_ASSIGN_OR_RETURN(state->files, inspect_model(model_directory, {.threads = threads}));

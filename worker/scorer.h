@@ -65,8 +65,8 @@ enum class ComputeDtype { kFloat32, kBfloat16 };
 struct ScorerOptions {
   std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
   ComputeDtype dtype = ComputeDtype::kFloat32;
-  int threads = 0;                         // 0: as many as there are cores
-  int64_t tile_bytes = int64_t{64} << 20;  // one float32 tile of logits
+  int threads = 0;  // of the whole process (ATen has one pool); 0: as many as there are cores
+  int64_t tile_bytes = 0;                  // one float32 tile of logits; 0: 64 MiB, GPUs 512 MiB
   int64_t stack_bytes = int64_t{1} << 30;  // widest activation of one stack of trials
 };
 

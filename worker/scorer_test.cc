@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -181,6 +182,48 @@ TEST(Scorer, IsDeterministic) {
     by_site.insert(by_site.end(), part->kl_sums.begin(), part->kl_sums.end());
   }
   EXPECT_EQ(by_site, whole->kl_sums);
+}
+
+// Tiles of one token, stacks and tiles as they come: the same values up to rounding.
+TEST(Scorer, TilesDoNotShow) {
+  const TokenSet batch = tokens_of("qwen3");
+  const auto candidates = parse({"fp8_e4m3", "nvfp4", "fp8_e4m3/nvfp4"});
+  const auto whole = load("qwen3");
+  auto tiled = Scorer::load(kFixtures / "tiny/qwen3", {.threads = 1, .tile_bytes = 1});
+  ASSERT_TRUE(tiled.ok());
+  const auto expected =
+      whole->score(batch, "a", all_sites(*whole), candidates, kNotCancelled)->kl_sums;
+  const auto scores =
+      (*tiled)->score(batch, "a", all_sites(*whole), candidates, kNotCancelled)->kl_sums;
+  ASSERT_EQ(scores.size(), expected.size());
+  for (size_t i = 0; i < scores.size(); ++i) expect_close(scores[i], expected[i], 1e-5, "");
+}
+
+// Finite weights whose logits overflow: an error that names where, not a NaN in a sum.
+TEST(Scorer, NamesLayerAndCandidateOfValuesThatAreNotFinite) {
+  const fs::path directory = fs::temp_directory_path() / fmt::format("scorer_test_{}", ::getpid());
+  fs::remove_all(directory);
+  fs::copy(kFixtures / "tiny/qwen3_yarn", directory);
+  {
+    const auto reader = SafetensorsReader::open_file(directory / "model.safetensors").value();
+    std::vector<TensorToWrite> tensors;
+    std::vector<uint16_t> huge(static_cast<size_t>(reader->find("lm_head.weight")->numel()),
+                               0x7F7F);  // the largest finite bfloat16
+    for (const auto& [name, view] : reader->tensors()) {
+      const bool head = name == "lm_head.weight";
+      tensors.push_back(
+          {name, view.dtype, view.shape, head ? std::as_bytes(std::span(huge)) : view.bytes});
+    }
+    ASSERT_TRUE(write_safetensors(directory / "model.safetensors", tensors).ok());
+  }
+  const auto scorer = Scorer::load(directory, {.threads = 1});
+  fs::remove_all(directory);
+  ASSERT_TRUE(scorer.ok()) << scorer.error().message;
+  const auto scores = (*scorer)->score(tokens_of("qwen3_yarn"), "a", {{.layer = 2}},
+                                       parse({"fp8_e4m3/bf16"}), kNotCancelled);
+  ASSERT_FALSE(scores.ok());
+  EXPECT_NE(scores.error().message.find("layer 2 at fp8_e4m3/bf16"), std::string::npos)
+      << scores.error().message;
 }
 
 TEST(Scorer, EvaluatesAWholeAssignment) {
