@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kMaxSites = 100'000;
 constexpr int64_t kMaxCandidates = 256;
+constexpr int64_t kMaxUnits = 4'000'000;  // bounds what planning a submission can cost
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -191,7 +192,10 @@ Status validate(const SearchSpec& spec) {
   }
   BA_RETURN_IF_ERROR(validate_counts(spec));
   BA_RETURN_IF_ERROR(validate_sites(spec));
-  return validate_choices(spec);
+  BA_RETURN_IF_ERROR(validate_choices(spec));
+  const int64_t units = spec.num_calibration_batches() +
+                        spec.num_batches() * ceil_div(spec.num_rows(), spec.sites_per_unit);
+  return in_range(units, 1, kMaxUnits, "units (batches × sites / sites_per_unit)");
 }
 
 Json to_json(const SearchSpec& spec) {

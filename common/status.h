@@ -93,12 +93,9 @@ class [[nodiscard]] Status : public Result<Done> {
 }  // namespace bitalloc
 
 // Programmer errors: always checked, in release builds too.
-#define BA_CHECK(condition, message)                                       \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      ::bitalloc::check_failed(__FILE__, __LINE__, #condition, (message)); \
-    }                                                                      \
-  } while (false)
+#define BA_CHECK(condition, message)  \
+  ((condition) ? static_cast<void>(0) \
+               : ::bitalloc::check_failed(__FILE__, __LINE__, #condition, (message)))
 
 #define BA_CONCAT_INNER(a, b) a##b
 #define BA_CONCAT(a, b) BA_CONCAT_INNER(a, b)
