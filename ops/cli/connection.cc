@@ -15,7 +15,8 @@ using namespace std::chrono_literals;
 constexpr auto kSliceMs = 200;        // how often a wait looks at Ctrl-C and at the local service
 constexpr auto kSendAgain = 5s;       // a request without an answer
 constexpr auto kRenewWatch = 3s;      // a watch is forgotten after 30 s
-constexpr auto kRemoteSilence = 15s;  // then a remote service counts as unreachable
+constexpr auto kRemoteHello = 5s;     // then a remote service counts as unreachable: at first
+constexpr auto kRemoteSilence = 15s;  // and later on, when it is known to be there
 constexpr auto kLocalSilence = 120s;  // a local one is restarted meanwhile
 
 Error no_answer(const std::string& endpoint, bool local) {
@@ -81,7 +82,8 @@ Result<wire::Message> Connection::request(const std::string& type, Json header,
   wire::Message message{type, next_correlation_id(), std::move(header), std::move(blobs)};
   const auto start = Clock::now();
   auto sent = Clock::time_point();
-  const auto limit = local_ == nullptr ? kRemoteSilence : kLocalSilence;
+  const auto remote = type == "info" ? kRemoteHello : kRemoteSilence;
+  const auto limit = local_ == nullptr ? remote : kLocalSilence;
   while (Clock::now() - start < limit) {
     if (Clock::now() - sent > kSendAgain) {
       if (sent != Clock::time_point()) BA_RETURN_IF_ERROR(reconnect());

@@ -32,7 +32,7 @@ Ending ending_of(const Json& status, const std::string& id) {
 
 Result<Ending> follow(Connection& connection, const std::string& id,
                       const std::string& how_to_resume) {
-  Progress progress(stderr_is_terminal());
+  Progress progress(use_color());
   Json last;
   const auto show = [&](const Json& status) {
     last = status;

@@ -25,7 +25,7 @@ void print_line(const Context& context, const std::string& text);
 void print_note(const std::string& text);
 
 bool stderr_is_terminal();
-// A terminal, and NO_COLOR is not set.
+// A terminal, and NO_COLOR is not set: colour and a progress bar.
 bool use_color();
 
 // Columns for people, padded to their widest cell; numbers right-aligned.
