@@ -138,6 +138,8 @@ class WorkerService::Impl {
     wire::Message report = unit_message(result.ok() ? "result" : "fail", epoch_, held.work);
     report.header["seconds"] = seconds;
     if (result.ok()) {
+      spdlog::info("unit {} of {}: {:.3f} s", unit_name(held.work.unit), held.work.search.value,
+                   seconds);
       report.blobs.push_back(pack(*result));
     } else {
       spdlog::warn("unit {} of {} failed: {}", unit_name(held.work.unit), held.work.search.value,

@@ -1,5 +1,6 @@
 """Whole searches on the small model with the real service: interrupted, killed, resumed, reused."""
 
+import collections
 import json
 import os
 import re
@@ -15,8 +16,10 @@ from conftest import BUILD, SOURCE, CommandLine
 BITALLOC = str(BUILD / "bin/bitalloc")
 DATA = SOURCE / "tests/fixtures/small/score.jsonl"
 HELD_OUT = SOURCE / "tests/fixtures/small/heldout.jsonl"
-# 2 batches × 12 layers: 24 units, so that a kill finds some done and some to do.
-SHAPE = ["--sequences", 4, "--length", 64, "--batch", 2, "--sites-per-unit", 1, "--device", "cpu"]
+# 12 batches × 12 layers: seconds of work, so that a kill finds some units done and some to do.
+SHAPE = ["--sequences", 24, "--length", 128, "--batch", 2, "--sites-per-unit", 1, "--device", "cpu"]
+TOTAL = 144
+HELD_AT_ONCE = 2  # units in a worker's hands (bitalloc-worker --credits)
 
 
 def search_arguments(model, *more, data=DATA):
@@ -56,6 +59,13 @@ def results(cli):
 def same(answer):
     """An answer without the time that solving took."""
     return {key: value for key, value in answer.items() if key != "solve_ms"}
+
+
+def runs_of_units(cli):
+    """How often each unit was computed, as the worker's log says."""
+    log = os.path.join(cli.environment["BITALLOC_HOME"], "logs/worker-0.log")
+    with open(log) as stream:
+        return collections.Counter(re.findall(r"unit (\S+) of s: ", stream.read()))
 
 
 def done_units(status):
@@ -149,13 +159,13 @@ def test_checkpoint_file(finished, tmp_path):
     file = tmp_path / "s.json"
     finished.run("checkpoint", "export", "s", file)
     facts = finished.json("checkpoint", "inspect", file)
-    assert facts["complete"] and facts["units"] == {"total": 24, "done": 24}
+    assert facts["complete"] and facts["units"] == {"total": TOTAL, "done": TOTAL}
     assert same(finished.json("rebudget", "--checkpoint", file, "--bits", 5.4)) == finished.answer
     other = CommandLine(tmp_path / "home")
-    assert done_units(other.json("checkpoint", "import", file)) == 24
+    assert done_units(other.json("checkpoint", "import", file)) == TOTAL
     assert other.json("status", "s")["state"] == "done"
     assert same(other.json("rebudget", "s", "--bits", 5.4)) == finished.answer
-    file.write_text(file.read_text().replace('"length":64', '"length":63', 1))
+    file.write_text(file.read_text().replace('"length":128', '"length":127', 1))
     assert other.json("checkpoint", "inspect", file, code=2)["error"]["field"]
 
 
@@ -222,6 +232,9 @@ def test_killed_half_way(finished, tmp_path, part):
         answer = json.loads(out)
     assert same(answer) == finished.answer
     assert results(cli) == results(finished)
+    # What was acknowledged before the kill did not run again: twice ran at most what was held.
+    runs = runs_of_units(cli)
+    assert len(runs) == TOTAL and sum(runs.values()) <= TOTAL + HELD_AT_ONCE
 
 
 def test_two_at_once_share_one_service(finished, tmp_path):
@@ -311,7 +324,7 @@ def test_serve_and_submit(finished, tmp_path):
     assert client.json("frontier", "s") == finished.json("frontier", "s")
     exported = tmp_path / "s.json"
     client.run("checkpoint", "export", "s", exported)
-    assert json.loads(exported.read_text())["units_done"] == 24
+    assert json.loads(exported.read_text())["units_done"] == TOTAL
     serving.send_signal(signal.SIGTERM)
     assert serving.wait(60) == 0
     assert client.json("list", code=3)["error"]["code"] == "unavailable"
