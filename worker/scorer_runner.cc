@@ -10,11 +10,28 @@
 
 #include "worker/scorer.h"
 
+#ifdef BITALLOC_HAVE_CUDA
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#endif
+
 namespace bitalloc {
 namespace {
 
 int64_t machine_memory_bytes() {
   return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+}
+
+// Of what this program was built with and runs on.
+Json library_versions() {
+  Json versions = {{"bitalloc", BITALLOC_VERSION}, {"torch", TORCH_VERSION}};
+#ifdef BITALLOC_HAVE_CUDA
+  int nccl = 0;
+  int cuda = 0;
+  if (ncclGetVersion(&nccl) == ncclSuccess) versions["nccl"] = nccl;
+  if (cudaRuntimeGetVersion(&cuda) == cudaSuccess) versions["cuda_runtime"] = cuda;
+#endif
+  return versions;
 }
 
 class ScorerRunner : public UnitRunner {
@@ -38,7 +55,7 @@ class ScorerRunner : public UnitRunner {
     return {{"device", device_},
             {"threads", threads_},
             {"memory_bytes", machine_memory_bytes()},
-            {"versions", {{"bitalloc", BITALLOC_VERSION}, {"torch", TORCH_VERSION}}}};
+            {"versions", library_versions()}};
   }
 
  private:

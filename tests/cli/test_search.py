@@ -212,6 +212,19 @@ def test_interrupted_and_resumed(finished, tmp_path):
     assert results(cli) == results(finished)
 
 
+def test_an_interrupted_search_does_not_hold_up_the_next(finished, tmp_path):
+    cli = CommandLine(tmp_path / "home")
+    first = start(cli, search_arguments(finished.model))
+    wait_for_units(cli, 4)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    other = ["search", "--model", finished.model, "--data", HELD_OUT, "--sequences", 2,
+             "--length", 64, "--device", "cpu", "--id", "other"]
+    assert cli.json(*other)["search"] == "other"
+    left = cli.json("status", "s")
+    assert left["state"] != "done" and done_units(left) < TOTAL
+
+
 @pytest.mark.parametrize("part", ["worker-0", "coordinator", "redis", "supervisor", "command"])
 def test_killed_half_way(finished, tmp_path, part):
     """kill -9: the search goes on by itself (after the command's own death, with it again)."""
