@@ -60,7 +60,14 @@ Result<Checkpoint> parse(std::string_view text) {
   if (!results.is_array()) return invalid_argument("results is not a list", "results");
   for (const Json& row : results) {
     BA_ASSIGN_OR_RETURN(const UnitResult result, result_from_json(row, spec));
-    checkpoint.table.add(result);
+    if (!checkpoint.table.planned(result.unit)) {
+      return invalid_argument(
+          fmt::format("unit {} is not one of this search", unit_name(result.unit)), "results");
+    }
+    if (checkpoint.table.add(result) != ScoreTable::Added::kNew) {
+      return invalid_argument(fmt::format("unit {} is there twice", unit_name(result.unit)),
+                              "results");
+    }
   }
   return checkpoint;
 }

@@ -137,6 +137,8 @@ ScoreTable::Added ScoreTable::add(const UnitResult& result) {
   return Added::kNew;
 }
 
+bool ScoreTable::planned(const UnitId& unit) const { return slot(unit) < units_.size(); }
+
 bool ScoreTable::has(const UnitId& unit) const {
   const size_t index = slot(unit);
   return index < units_.size() && results_[index].has_value();

@@ -52,6 +52,7 @@ class ScoreTable {
   // REQUIRES: validate(result, spec) is OK. kConflict: another value is there already; it stays.
   Added add(const UnitResult& result);
 
+  bool planned(const UnitId& unit) const;  // one of units()
   bool has(const UnitId& unit) const;
   int64_t units_total() const { return static_cast<int64_t>(units_.size()); }
   int64_t units_done() const { return done_; }

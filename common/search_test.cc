@@ -273,6 +273,31 @@ TEST(Checkpoint, AnAlteredOrCutFileIsRefused) {
   EXPECT_FALSE(parse_checkpoint(std::string(100'000, '['), "file").ok());
 }
 
+// A unit outside the plan, or the same one twice, ended whoever read the file.
+TEST(Checkpoint, UnitsThatDoNotBelongAreRefused) {
+  const SearchSpec spec = small_spec();
+  Checkpoint checkpoint{"id", spec, fingerprint(spec), ScoreTable(spec)};
+  const UnitId unit = plan_units(spec)[0];
+  checkpoint.table.add(result_of(spec, unit));
+  const auto with_results = [&](auto change) {
+    Json json = *parse_json(serialize(checkpoint), "file");
+    json.erase("sha256");
+    change(json["results"]);
+    json["sha256"] = sha256_hex(json.dump());
+    const auto parsed = parse_checkpoint(json.dump(), "file");
+    return parsed.ok() ? std::string("accepted") : parsed.error().field;
+  };
+  EXPECT_EQ(with_results([](Json&) {}), "accepted");
+  EXPECT_EQ(with_results([](Json& results) { results.push_back(results[0]); }), "results");
+  EXPECT_EQ(with_results([&](Json& results) {
+              UnitId shifted = unit;  // in range, but no unit of the plan
+              shifted.row_begin -= 1;
+              shifted.row_end -= 1;
+              results[0]["unit"] = unit_name(shifted);
+            }),
+            "results");
+}
+
 TEST(Files, AtomicWriteReplaces) {
   const auto file = std::filesystem::path(testing::TempDir()) / "bitalloc_files_test";
   ASSERT_TRUE(write_file_atomically(file, "one").ok());

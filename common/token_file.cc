@@ -48,9 +48,9 @@ Result<TokenSet> read_token_file(const std::filesystem::path& file) {
       return invalid_argument(fmt::format("{}: input_ids holds {}", what, ids[i]), "input_ids");
     }
     if (mask[i] != 0 && mask[i] != 1) {
-      return invalid_argument(fmt::format("{}: attention_mask holds {}, neither 0 nor 1", what,
-                                          mask[i]),
-                              "attention_mask");
+      return invalid_argument(
+          fmt::format("{}: attention_mask holds {}, neither 0 nor 1", what, mask[i]),
+          "attention_mask");
     }
     tokens.input_ids.push_back(static_cast<int32_t>(ids[i]));
     tokens.mask.push_back(static_cast<uint8_t>(mask[i]));

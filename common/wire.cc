@@ -1,5 +1,7 @@
 #include "common/wire.h"
 
+#include "common/json_text.h"
+
 namespace bitalloc::wire {
 namespace {
 
@@ -30,7 +32,7 @@ Status check_sizes(const std::vector<std::string_view>& frames) {
 std::vector<std::string> encode(const Message& message) {
   std::vector<std::string> frames = {"", std::string(kVersion), message.type,
                                      message.correlation_id,
-                                     message.header.is_null() ? "{}" : message.header.dump()};
+                                     message.header.is_null() ? "{}" : json_text(message.header)};
   frames.insert(frames.end(), message.blobs.begin(), message.blobs.end());
   return frames;
 }

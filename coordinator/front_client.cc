@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include "common/json_text.h"
 
 #include "coordinator/front.h"
 #include "coordinator/report.h"
@@ -22,7 +23,7 @@ constexpr TimeMs kWatchForgottenMs = 30'000;
 constexpr size_t kMaxReplyBytes = wire::kMaxHeaderBytes - 4'096;
 
 Result<Json> checked_size(Json header) {
-  const size_t bytes = header.dump().size();
+  const size_t bytes = json_text(header).size();
   if (bytes <= kMaxReplyBytes) return header;
   return resource_exhausted(
       fmt::format("the answer has {} bytes, more than a message may have", bytes), "",
@@ -135,7 +136,7 @@ Json Front::list_json() const {
   size_t bytes = 0;
   for (const Search* search : order) {
     Json row = status_of(*search);
-    bytes += row.dump().size() + 1;
+    bytes += json_text(row).size() + 1;
     if (bytes > kMaxReplyBytes) break;
     rows.push_back(std::move(row));
   }

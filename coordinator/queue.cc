@@ -642,6 +642,9 @@ void Queue::stored(const SearchPending& pending, const StoreDone&) {
     if (search->units[slot].lease) release(*search, slot);
     count_result(*search, result);
   }
+  // The file follows what a new submission says of a finished search (its budget, the model's
+  // place).
+  if (search->status.state == SearchState::kDone) act(action::WriteCheckpoint{search->id});
   act(action::ReplyStatus{pending.request, search->id, pending.created});
   act(action::Publish{search->id});
   maybe_finish(*search);

@@ -1,5 +1,7 @@
 #include "coordinator/redis_store.h"
 
+#include "common/json_text.h"
+
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -272,8 +274,8 @@ std::vector<std::vector<std::string>> RedisStore::put_search_commands(
   std::vector<std::string> keys = {kSearches};
   for (const std::string& name : all_keys(record.id)) keys.push_back(name);
   const std::vector<std::string> head = {
-      record.id, to_json(record.spec).dump(), to_json(record.fingerprint).dump(),
-      std::to_string(record.created_unix), to_json(record.status).dump()};
+      record.id, json_text(to_json(record.spec)), json_text(to_json(record.fingerprint)),
+      std::to_string(record.created_unix), json_text(to_json(record.status))};
   std::vector<std::string> blobs = {"0"};
   if (change.tokens != nullptr) {
     const SearchTokens& tokens = *change.tokens;
@@ -312,7 +314,7 @@ std::vector<std::vector<std::string>> RedisStore::commands(const StoreOp& op) co
     std::vector<std::vector<std::string>> operator()(const PutStatus& c) const {
       return {store.eval(kPutStatus,
                          {key(c.search, "spec"), key(c.search, "state"), key(c.search, "events")},
-                         {to_json(c.status).dump()})};
+                         {json_text(to_json(c.status))})};
     }
     std::vector<std::vector<std::string>> operator()(const PutLease& c) const {
       return {store.eval(

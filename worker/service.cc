@@ -135,7 +135,11 @@ class WorkerService::Impl {
   }
 
   void finish(Held& held, Result<UnitResult> result, double seconds) {
-    wire::Message report = unit_message(result.ok() ? "result" : "fail", epoch_, held.work);
+    wire::Message report;
+    {
+      const std::lock_guard lock(mutex_);  // on_unit writes the fence of a unit granted again
+      report = unit_message(result.ok() ? "result" : "fail", epoch_, held.work);
+    }
     report.header["seconds"] = seconds;
     if (result.ok()) {
       spdlog::info("unit {} of {}: {:.3f} s", unit_name(held.work.unit), held.work.search.value,
@@ -153,6 +157,7 @@ class WorkerService::Impl {
       if (held.cancel) {  // nobody wants it any more
         std::erase_if(held_, [&](const auto& other) { return other.get() == &held; });
       } else {
+        report.header["fence"] = held.work.fence.value;
         held.report = std::move(report);
       }
     }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <thread>
 
 #include "ops/cli/interrupt.h"
@@ -18,7 +19,7 @@ Ending ending_of(const Json& status, const std::string& id) {
   if (state == "cancelled") {
     return {Ending::Kind::kFailed,
             cancelled(fmt::format("search '{}' was cancelled", id), "",
-                      "the same command, or `bitalloc resume`, goes on where it stopped")};
+                      "the same search or submit command goes on where it stopped")};
   }
   Error error = internal_error(fmt::format("search '{}' failed", id));
   if (status.contains("error") && status["error"].is_object()) {
@@ -63,6 +64,21 @@ Result<Json> submit_spec(Connection& connection, const std::string& id, const Se
       connection.request("submit", {{"id", id}, {"spec", to_json(spec)}, {"priority", priority}},
                          std::move(blobs)));
   return std::move(reply.header);
+}
+
+Status put_first(Connection& connection, const std::string& id) {
+  if (connection.local() == nullptr) return {};
+  BA_ASSIGN_OR_RETURN(const Json reply, connection.ask("list"));
+  BA_ASSIGN_OR_RETURN(const Json searches, json_field<Json>(reply, "searches", "reply"));
+  const std::set<std::string> waiting = {"queued", "running"};
+  int64_t highest = -1;  // priority of the others
+  for (const Json& other : searches) {
+    if (other.value("id", "") == id || !waiting.contains(other.value("state", ""))) continue;
+    highest = std::max<int64_t>(highest, other.value("priority", 0));
+  }
+  if (highest < 0) return {};
+  BA_RETURN_IF_ERROR(connection.ask("reprioritize", {{"id", id}, {"priority", highest + 1}}));
+  return {};
 }
 
 void add_worker_options(CLI::App* command, WorkerFlags& flags) {

@@ -28,6 +28,10 @@ int report_ending(const Context& context, const Ending& ending);
 Result<Json> submit_spec(Connection& connection, const std::string& id, const SearchSpec& spec,
                          std::vector<std::string> blobs, int priority = 0);
 
+// On one's own machine the newest command goes first: a search whose command was interrupted or
+// killed does not hold up the next one. Does nothing with --server.
+Status put_first(Connection& connection, const std::string& id);
+
 // Workers for the local service; with --server it has its own.
 struct WorkerFlags {
   int workers = 1;

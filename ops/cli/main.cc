@@ -40,6 +40,16 @@ Error usage_error(const CLI::ParseError& error) {
   return invalid_argument(error.what(), "", "`bitalloc --help` and `bitalloc COMMAND --help`");
 }
 
+// A library's exception that no adapter expected ends as an error like any other.
+Result<int> run_guarded(const Handler& handler) {
+  try {
+    return handler();
+  } catch (const std::exception& e) {
+    return internal_error(fmt::format("unexpected: {}", e.what()), "",
+                          "please report it with the command that you typed");
+  }
+}
+
 int run(int argc, char** argv) {
   Context context;
   // Errors of the command line itself follow --json, too.
@@ -63,7 +73,11 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return print_error(context, usage_error(error));
   }
-  const Result<int> done = handler();
+  const Result<int> done = run_guarded(handler);
+  if (done.ok() && std::ferror(stdout) != 0) {
+    return print_error(context, resource_exhausted("standard output could not be written", "stdout",
+                                                   "is the disk full?"));
+  }
   if (done.ok()) return *done;
   const int code = print_error(context, done.error());
   return interrupted() ? static_cast<int>(kExitDetached) : code;

@@ -1,5 +1,7 @@
 #include "ops/cli/output.h"
 
+#include "common/json_text.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,9 +66,9 @@ int print_error(const Context& context, const Error& error) {
 }
 
 void print_json(const Json& json) {
-  const std::string text = json.dump() + "\n";
+  const std::string text = json_text(json) + "\n";
   std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  std::fflush(stdout);  // main says so when something was lost
 }
 
 void print_line(const Context& context, const std::string& text) {

@@ -35,12 +35,42 @@ Status refuse_what_is_not_there(const SearchFlags& flags) {
   return {};
 }
 
+// Splits at commas that are not inside the brackets of a format's parameters.
+std::vector<std::string> split_candidates(const std::string& text) {
+  std::vector<std::string> names(1);
+  int depth = 0;
+  for (const char c : text) {
+    if (c == '[') ++depth;
+    if (c == ']') --depth;
+    if (c == ',' && depth == 0) {
+      names.emplace_back();
+    } else {
+      names.back() += c;
+    }
+  }
+  return names;
+}
+
+// The scorer's kernels work on whole blocks: better refused now than by a worker.
+Status check_blocks(const ModelConfig& config, const std::vector<Candidate>& candidates) {
+  constexpr int64_t kBlock = 16;  // kernels/nvfp4.h
+  for (const Candidate& candidate : candidates) {
+    const bool blocked =
+        candidate.k.kind == FormatKind::kNvfp4 || candidate.v.kind == FormatKind::kNvfp4;
+    if (!blocked || config.head_dim % kBlock == 0) continue;
+    return unsupported(fmt::format("nvfp4 needs a head_dim that is a multiple of {}; config.json "
+                                   "says {}",
+                                   kBlock, config.head_dim),
+                       "config.json.head_dim", "leave nvfp4 out with --candidates");
+  }
+  return {};
+}
+
 Result<Recipe> recipe_with_flags(const SearchFlags& flags) {
   BA_ASSIGN_OR_RETURN(Recipe recipe, load_recipe(flags.recipe));
   if (!flags.candidates.empty()) {
     recipe.candidates.clear();
-    std::istringstream list(flags.candidates);
-    for (std::string name; std::getline(list, name, ',');) recipe.candidates.push_back(name);
+    recipe.candidates = split_candidates(flags.candidates);
   }
   if (!flags.scale_policy.empty()) {
     BA_ASSIGN_OR_RETURN(recipe.scale_policy,
@@ -180,6 +210,7 @@ Result<SearchInputs> read_search_inputs(const SearchFlags& flags, const Context&
   BA_ASSIGN_OR_RETURN(spec.candidates, recipe_candidates(recipe));
   auto files = inspect_model(flags.model);
   if (!files.ok()) return as_input_error(files.error());
+  BA_RETURN_IF_ERROR(check_blocks(files->config, spec.candidates));
   inputs.parameters = files->parameters;
   inputs.hidden_size = files->config.hidden_size;
   spec.model = model_ref(*files);

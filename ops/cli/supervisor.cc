@@ -108,7 +108,14 @@ class Supervisor {
 };
 
 Status Supervisor::write_redis_configuration() const {
-  const auto quoted = [](const fs::path& path) { return "\"" + path.string() + "\""; };
+  const auto quoted = [](const fs::path& path) {
+    std::string text = "\"";
+    for (const char c : path.string()) {
+      if (c == '"' || c == '\\') text += '\\';
+      text += c;
+    }
+    return text + "\"";
+  };
   const std::string text = fmt::format(
       "port 0\nunixsocket {}\nunixsocketperm 700\ndir {}\nlogfile {}\n"
       "daemonize no\nsave \"\"\nappendonly yes\nappendfsync always\n"

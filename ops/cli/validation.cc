@@ -146,6 +146,7 @@ Json validation_rows(const Checkpoint& validation, const TokenSet& tokens) {
                     {"kl_nats_per_token", kl.value},
                     {"perplexity", perplexity},
                     {"top1_agreement", top1.value},
+                    {"tasks", Json::object()},
                     {"standard_error",
                      {{"kl_nats_per_token", or_null(kl.standard_error)},
                       {"perplexity", or_null(perplexity_error)},

@@ -52,6 +52,9 @@ bool is_within(const fs::path& inner, const fs::path& outer) {
 
 // Replacing or filling a directory that has to do with the model's would damage the model.
 Status check_output_place(const ExportRequest& request) {
+  if (request.output_dir.empty()) {
+    return invalid_argument("the output directory has no name", "output");
+  }
   std::error_code error;
   const fs::path model = fs::weakly_canonical(fs::absolute(request.model_dir), error);
   fs::path output = fs::weakly_canonical(fs::absolute(request.output_dir), error);

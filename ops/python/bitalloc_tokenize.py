@@ -81,7 +81,7 @@ def load_tokenizer(directory, tokenizer_class):
     return tokenizer
 
 
-def write(path, found, numpy, save_file):
+def write(path, found, numpy, save_file, write_error):
     width = max(len(ids) for ids in found)
     input_ids = numpy.zeros((len(found), width), dtype=numpy.int64)
     attention_mask = numpy.zeros_like(input_ids)
@@ -92,8 +92,8 @@ def write(path, found, numpy, save_file):
     try:
         save_file({"input_ids": input_ids, "attention_mask": attention_mask}, temporary)
         os.replace(temporary, path)
-    except OSError as error:
-        fail(f"cannot write {path}: {error.strerror}")
+    except (OSError, write_error) as error:
+        fail(f"cannot write {path}: {error}")
     return input_ids.shape
 
 
@@ -107,6 +107,7 @@ def main():
     arguments = parser.parse_args()
     try:
         import numpy
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -115,7 +116,7 @@ def main():
     found = sequences_of(arguments.input, tokenizer, arguments.length, arguments.sequences)
     if not found:
         fail(f"{arguments.input} holds no text: there is nothing to score")
-    sequences, length = write(arguments.output, found, numpy, save_file)
+    sequences, length = write(arguments.output, found, numpy, save_file, SafetensorError)
     tokens = sum(len(ids) for ids in found)
     print(json.dumps({"sequences": sequences, "length": length, "tokens": tokens}))
 

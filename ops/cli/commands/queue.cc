@@ -166,7 +166,7 @@ void add_queue_commands(CommandLine& line) {
       {"status", "how a search stands"},
       {"cancel", "stop a search; what is done stays"},
       {"pause", "hand out no more of a search's units"},
-      {"resume", "go on with a paused or cancelled search"}};
+      {"resume", "go on with a paused search"}};
   for (const auto& [name, description] : acts) {
     command = add_id_command(line, name, description, id);
     on_run(line, command, [id, &context, type = std::string(name)] {

@@ -1,10 +1,8 @@
 // `bitalloc search` and `bitalloc submit`: the same search, run here to its end or handed over.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <set>
 
 #include "common/files.h"
 #include "common/fingerprint.h"
@@ -180,22 +178,6 @@ void describe(const SearchInputs& inputs) {
                          spec.length, plan_units(spec).size()));
 }
 
-// On one's own machine the newest command goes first: a search whose command was interrupted does
-// not hold up the next one.
-Status put_first(Connection& connection, const std::string& id) {
-  BA_ASSIGN_OR_RETURN(const Json reply, connection.ask("list"));
-  BA_ASSIGN_OR_RETURN(const Json searches, json_field<Json>(reply, "searches", "reply"));
-  const std::set<std::string> waiting = {"queued", "running"};
-  int64_t highest = -1;  // priority of the others
-  for (const Json& other : searches) {
-    if (other.value("id", "") == id || !waiting.contains(other.value("state", ""))) continue;
-    highest = std::max<int64_t>(highest, other.value("priority", 0));
-  }
-  if (highest < 0) return {};
-  BA_RETURN_IF_ERROR(connection.ask("reprioritize", {{"id", id}, {"priority", highest + 1}}));
-  return {};
-}
-
 Result<int> run_search(const Context& context, const SearchFlags& flags,
                        const WorkerFlags& workers) {
   BA_ASSIGN_OR_RETURN(const SearchInputs inputs, read_search_inputs(flags, context));
@@ -209,7 +191,7 @@ Result<int> run_search(const Context& context, const SearchFlags& flags,
     BA_RETURN_IF_ERROR(connection->ask("resume", {{"id", id}}));
   }
   if (status.value("state", "") != "done") {
-    if (connection->local() != nullptr) BA_RETURN_IF_ERROR(put_first(*connection, id));
+    BA_RETURN_IF_ERROR(put_first(*connection, id));
     BA_RETURN_IF_ERROR(want_workers(*connection, workers));
     BA_ASSIGN_OR_RETURN(const Ending ending,
                         follow(*connection, id,

@@ -90,6 +90,7 @@ Result<int> run_validate(const Context& context, const ValidateFlags& flags,
                                   {ids_to_blob(tokens), mask_to_blob(tokens)}));
   BA_ASSIGN_OR_RETURN(const auto id, json_field<std::string>(status, "id", "status"));
   if (status.value("state", "") != "done") {
+    BA_RETURN_IF_ERROR(put_first(*connection, id));
     BA_RETURN_IF_ERROR(want_workers(*connection, workers));
     BA_ASSIGN_OR_RETURN(const Ending ending, follow(*connection, id, "the same command resumes"));
     if (ending.kind != Ending::Kind::kDone) return report_ending(context, ending);
