@@ -50,7 +50,28 @@ Result<std::string> read_file(const std::filesystem::path& file, size_t max_byte
   return content;
 }
 
-Status write_file_atomically(const std::filesystem::path& file, std::string_view content) {
+namespace {
+
+// A pipe or a device is written to, never replaced.
+Status write_special_file(const std::filesystem::path& file, std::string_view content) {
+  const int fd = ::open(file.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return system_error(file, "open");
+  Status status;
+  if (!write_all(fd, content)) status = system_error(file, "write");
+  ::close(fd);
+  return status;
+}
+
+}  // namespace
+
+Status write_file_atomically(const std::filesystem::path& link, std::string_view content) {
+  std::error_code ignored;
+  const bool is_link = std::filesystem::is_symlink(link, ignored);
+  const auto file = is_link ? std::filesystem::weakly_canonical(link, ignored) : link;
+  if (std::filesystem::is_fifo(file, ignored) ||
+      std::filesystem::is_character_file(file, ignored)) {
+    return write_special_file(file, content);
+  }
   const std::string temporary = fmt::format("{}.tmp-{}", file.string(), ::getpid());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return system_error(temporary, "create");

@@ -303,6 +303,15 @@ TEST(Files, AtomicWriteReplaces) {
   ASSERT_TRUE(write_file_atomically(file, "one").ok());
   ASSERT_TRUE(write_file_atomically(file, "two").ok());
   EXPECT_EQ(*read_file(file), "two");
+  const std::filesystem::path link = file.string() + "_link";
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(file, link);
+  ASSERT_TRUE(write_file_atomically(link, "three").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(*read_file(file), "three");
+  ASSERT_TRUE(write_file_atomically("/dev/null", "four").ok());
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  std::filesystem::remove(link);
   std::filesystem::remove(file);
   EXPECT_FALSE(read_file(file).ok());
   EXPECT_FALSE(write_file_atomically("/no such folder/x", "one").ok());
