@@ -135,33 +135,32 @@ class WorkerService::Impl {
   }
 
   void finish(Held& held, Result<UnitResult> result, double seconds) {
-    wire::Message report;
     {
       const std::lock_guard lock(mutex_);  // on_unit writes the fence of a unit granted again
-      report = unit_message(result.ok() ? "result" : "fail", epoch_, held.work);
-    }
-    report.header["seconds"] = seconds;
-    if (result.ok()) {
-      spdlog::info("unit {} of {}: {:.3f} s", unit_name(held.work.unit), held.work.search.value,
-                   seconds);
-      report.blobs.push_back(pack(*result));
-    } else {
-      spdlog::warn("unit {} of {} failed: {}", unit_name(held.work.unit), held.work.search.value,
-                   result.error().message);
-      report.header["error"] = error_to_json(result.error());
-      report.header["retryable"] = is_retryable(result.error().code);
-    }
-    {
-      const std::lock_guard lock(mutex_);
       held.state = Held::State::kFinished;
       if (held.cancel) {  // nobody wants it any more
         std::erase_if(held_, [&](const auto& other) { return other.get() == &held; });
       } else {
-        report.header["fence"] = held.work.fence.value;
-        held.report = std::move(report);
+        held.report = report_of(held.work, result, seconds);
       }
     }
     wake();
+  }
+
+  wire::Message report_of(const UnitWork& work, const Result<UnitResult>& result,
+                          double seconds) const {
+    const std::string unit = unit_name(work.unit);
+    wire::Message report = unit_message(result.ok() ? "result" : "fail", epoch_, work);
+    report.header["seconds"] = seconds;
+    if (result.ok()) {
+      spdlog::info("unit {} of {}: {:.3f} s", unit, work.search.value, seconds);
+      report.blobs.push_back(pack(*result));
+    } else {
+      spdlog::warn("unit {} of {} failed: {}", unit, work.search.value, result.error().message);
+      report.header["error"] = error_to_json(result.error());
+      report.header["retryable"] = is_retryable(result.error().code);
+    }
+    return report;
   }
 
   // ---- protocol thread ---------------------------------------------------------------------
