@@ -13,6 +13,18 @@ SMALL_MODEL = SOURCE / "tests/fixtures/small/model"
 SMOLLM2 = SOURCE / ".cache/SmolLM2-135M-Instruct"
 
 
+started = []  # commands in the background; they end with their test
+
+
+@pytest.fixture(autouse=True)
+def no_command_outlives_its_test():
+    yield
+    while started:
+        process = started.pop()
+        process.kill()
+        process.wait()
+
+
 class CommandLine:
     """build/bin/bitalloc on a home of its own."""
 
@@ -26,6 +38,13 @@ class CommandLine:
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=600)
         assert done.returncode == code, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
+
+    def start(self, *arguments):
+        """The process, running."""
+        command = [str(BUILD / "bin/bitalloc"), *map(str, arguments)]
+        started.append(subprocess.Popen(command, env=self.environment, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        return started[-1]
 
     def json(self, *arguments, code=0):
         return json.loads(self.run(*arguments, "--json", code=code).stdout)

@@ -6,29 +6,7 @@ import signal
 import subprocess
 import time
 
-import pytest
-
-from conftest import BUILD, CommandLine
-
-BITALLOC = str(BUILD / "bin/bitalloc")
-
-
-started = []
-
-
-@pytest.fixture(autouse=True)
-def no_command_outlives_its_test():
-    yield
-    while started:
-        process = started.pop()
-        process.kill()
-        process.wait()
-
-
-def start(cli, *arguments):
-    started.append(subprocess.Popen([BITALLOC, *map(str, arguments)], env=cli.environment, text=True,
-                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-    return started[-1]
+from conftest import CommandLine
 
 
 def home_of(cli):
@@ -65,7 +43,7 @@ def idle_watch(cli, small_model):
     with open(data, "w") as file:
         file.write('{"text": "In the beginning"}\n')
     cli.json("submit", "--model", small_model, "--data", data, "--id", "idle")
-    process = start(cli, "watch", "idle", "--json")
+    process = cli.start("watch", "idle", "--json")
     assert json.loads(process.stdout.readline())["state"] in ("queued", "running")
     return process, service(cli)
 
@@ -91,7 +69,7 @@ def test_second_command_joins(tmp_path, small_model):
 
 def test_many_at_once(tmp_path):
     cli = CommandLine(tmp_path / "home")
-    commands = [start(cli, "list", "--json") for _ in range(6)]
+    commands = [cli.start("list", "--json") for _ in range(6)]
     assert [command.communicate(timeout=60)[0] for command in commands] == ["[]\n"] * 6
 
 

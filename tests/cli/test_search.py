@@ -26,24 +26,6 @@ def search_arguments(model, *more, data=DATA):
     return list(map(str, ["search", "--model", model, "--data", data, *SHAPE, "--id", "s", *more]))
 
 
-started = []
-
-
-@pytest.fixture(autouse=True)
-def no_command_outlives_its_test():
-    yield
-    while started:
-        process = started.pop()
-        process.kill()
-        process.wait()
-
-
-def start(cli, arguments):
-    started.append(subprocess.Popen([BITALLOC, *arguments], env=cli.environment, text=True,
-                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-    return started[-1]
-
-
 def service(cli):
     with open(os.path.join(cli.environment["BITALLOC_HOME"], "run/service.json")) as file:
         return json.load(file)
@@ -201,7 +183,7 @@ def test_checkpoint_of_something_else_is_refused(finished, tmp_path):
 
 def test_interrupted_and_resumed(finished, tmp_path):
     cli = CommandLine(tmp_path / "home")
-    first = start(cli, search_arguments(finished.model))
+    first = cli.start(*search_arguments(finished.model))
     done = wait_for_units(cli, 4)
     first.send_signal(signal.SIGINT)
     said = first.communicate(timeout=120)
@@ -214,7 +196,7 @@ def test_interrupted_and_resumed(finished, tmp_path):
 
 def test_an_interrupted_search_does_not_hold_up_the_next(finished, tmp_path):
     cli = CommandLine(tmp_path / "home")
-    first = start(cli, search_arguments(finished.model))
+    first = cli.start(*search_arguments(finished.model))
     wait_for_units(cli, 4)
     first.send_signal(signal.SIGKILL)
     first.communicate()
@@ -229,7 +211,7 @@ def test_an_interrupted_search_does_not_hold_up_the_next(finished, tmp_path):
 def test_killed_half_way(finished, tmp_path, part):
     """kill -9: the search goes on by itself (after the command's own death, with it again)."""
     cli = CommandLine(tmp_path / "home")
-    running = start(cli, search_arguments(finished.model, "--json"))
+    running = cli.start(*search_arguments(finished.model, "--json"))
     done = wait_for_units(cli, 4)
     now = service(cli)
     victim = {"command": running.pid, "supervisor": now["pid"]}.get(part) or now["processes"][part]
@@ -253,7 +235,7 @@ def test_killed_half_way(finished, tmp_path, part):
 def test_two_at_once_share_one_service(finished, tmp_path):
     cli = CommandLine(tmp_path / "home")
     arguments = search_arguments(finished.model, "--json")
-    both = [start(cli, arguments), start(cli, arguments)]
+    both = [cli.start(*arguments), cli.start(*arguments)]
     answers = [same(json.loads(process.communicate(timeout=300)[0])) for process in both]
     assert answers == [finished.answer] * 2
     assert results(cli) == results(finished)
@@ -325,7 +307,7 @@ def test_watch_streams_one_object_a_line(finished):
 def test_serve_and_submit(finished, tmp_path):
     """A service in one process, its client in another that knows only the endpoint."""
     host = CommandLine(tmp_path / "home")
-    serving = start(host, ["serve", "--device", "cpu", "--json"])
+    serving = host.start("serve", "--device", "cpu", "--json")
     endpoint = json.loads(serving.stdout.readline())["client_endpoint"]
     client = CommandLine(tmp_path / "client")
     client.environment["BITALLOC_SERVER"] = endpoint
