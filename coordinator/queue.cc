@@ -359,6 +359,7 @@ void Queue::on(const event::Delete& event) {
                             : not_found(fmt::format("there is no search '{}'", event.search), "id");
     return act(action::ReplyError{event.request, error});
   }
+  search->finishing = true;  // nothing is given out or decided about it any more
   revoke_all(*search);
   act(action::Forget{search->id});
   deleting_.insert(search->id);

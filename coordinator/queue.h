@@ -241,9 +241,9 @@ struct HeldLease {
   WorkerEpoch worker;
   Fence fence;
   TimeMs deadline = 0;
-  bool restored = false;     // of an earlier coordinator, and its worker has not confirmed it yet
-  bool speculative = false;  // the second of a straggling unit
-  TimeMs granted = 0;
+  bool restored = false;       // of an earlier coordinator, and its worker has not confirmed it yet
+  bool speculative = false;    // the second of a straggling unit
+  TimeMs granted = 0;          // or first heard of
   int64_t place = 1;           // units that its worker held then, this one included
   double charged_seconds = 0;  // to the search's turn
   TimeMs alarm = 0;            // its entry among the queue's alarms, never after `deadline`
@@ -308,8 +308,7 @@ struct Search {
   const std::string& model() const { return spec.model.weights_sha256; }
   void set_phase(size_t slot, UnitPhase phase);
   void count(size_t slot, const UnitResult& result);  // into the table; kDone
-  void forgive(
-      size_t slot);  // as if it had never failed: a unit that rests or is set aside is open
+  void forgive(size_t slot);                          // as if it had never failed
 
   // Units that are neither done, nor on their way to the store, nor leased, nor set aside.
   int64_t open() const {
@@ -459,6 +458,7 @@ class Queue {
   void exclude(Search& search, const WorkerEpoch& worker, const Error& error);
   void remove_worker(const WorkerEpoch& epoch, bool vanished);
   void leave_batch(Worker& worker);
+  void leave_memory(const WorkerEpoch& epoch, int64_t memory_bytes);
   void forgive_stall();
   void remove_silent_workers();
 
@@ -505,9 +505,9 @@ class Queue {
   QueueOptions options_;
   std::map<std::string, Search> searches_;
   std::map<WorkerEpoch, Worker> workers_;
-  std::map<WorkerEpoch, std::set<UnitKey>> held_;  // of workers known and unknown
-  std::map<int64_t, std::set<WorkerEpoch>> by_memory_;
-  std::map<uint64_t, Pending> pending_;  // by token
+  std::map<WorkerEpoch, std::set<UnitKey>> held_;       // of workers known and unknown
+  std::map<int64_t, std::set<WorkerEpoch>> by_memory_;  // no set is empty
+  std::map<uint64_t, Pending> pending_;                 // by token
   Turns turns_;
   std::set<Alarm> lease_alarms_;  // one a lease
   std::set<Alarm> rest_alarms_;   // some of units that do not rest any more

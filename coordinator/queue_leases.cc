@@ -56,7 +56,6 @@ void Queue::grant(Search& search, size_t slot, const WorkerEpoch& epoch, bool sp
   go_to_batch(search, slot, worker);
   HeldLease held{epoch, search.fence, now_ + options_.lease_ms};
   held.speculative = speculative;
-  held.granted = now_;
   held.charged_seconds = expected_seconds(search, slot);
   const auto mine = held_.find(epoch);
   held.place = mine == held_.end() ? 1 : std::ssize(mine->second) + 1;
@@ -149,6 +148,7 @@ void Queue::note_idle(const WorkerEpoch& epoch) {
 void Queue::set_lease(Search& search, size_t slot, HeldLease lease) {
   const WorkerEpoch worker = lease.worker;
   held_[worker].insert({search.id, search.unit(slot)});
+  lease.granted = now_;
   lease.alarm = lease.deadline;
   lease_alarms_.insert({lease.alarm, &search, slot, lease.fence});
   ++leases_;

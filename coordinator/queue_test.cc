@@ -997,6 +997,21 @@ TEST_F(Stragglers, EitherOfTheTwoMayFailOrVanish) {
   EXPECT_EQ(taken<action::SendUnit>().size(), 1u);
 }
 
+// The unit has used up its attempts while its other lease still runs; deleting the search then ends
+// both, and fails nothing.
+TEST_F(Stragglers, DeletedWhileOneOfTheTwoHasFailedForGood) {
+  const auto slow = straggler();
+  pass_alive(3'000, slow);
+  fail(taken<action::SendUnit>().at(0), ErrorCode::kInvalidArgument, false);
+  EXPECT_EQ(queue_.find("s")->leased, 1);
+  handle(event::Delete{++request_, "s"});
+  store_all();
+  EXPECT_EQ(taken<action::ReplyDeleted>().size(), 1u);
+  EXPECT_EQ(queue_.find("s"), nullptr);
+  EXPECT_TRUE(queue_.held().empty());
+  pass(60'000);
+}
+
 TEST_F(Stragglers, NothingIsRunTwiceWhileUnitsAreOpenOrTheSearchIsPaused) {
   const auto slow = straggler();
   change("s", event::Change::Kind::kPause);

@@ -63,7 +63,7 @@ void Queue::on(const event::WorkerHello& event) {
     worker.alarm = now_ + options_.liveness_ms;
     liveness_alarms_.insert({worker.alarm, event.worker});
   } else {
-    by_memory_.at(worker.memory_bytes).erase(event.worker);
+    leave_memory(event.worker, worker.memory_bytes);
   }
   worker.info = event.info;
   worker.heard = now_;
@@ -102,7 +102,8 @@ void Queue::drop_unconfirmed(const WorkerEpoch& worker) {
     if (lease_of(search, slot, worker)->restored) unconfirmed.emplace_back(&search, slot);
   }
   for (const auto& [search, slot] : unconfirmed) {
-    release(*search, slot, lease_of(*search, slot, worker)->fence);
+    const HeldLease* lease = lease_of(*search, slot, worker);
+    if (lease != nullptr) release(*search, slot, lease->fence);
   }
 }
 
@@ -265,7 +266,7 @@ void Queue::remove_worker(const WorkerEpoch& epoch, bool vanished) {
                                        vanished ? "has not been heard of for too long" : "left")});
     leave_batch(worker);
     liveness_alarms_.erase({worker.alarm, epoch});
-    by_memory_.at(worker.memory_bytes).erase(epoch);
+    leave_memory(epoch, worker.memory_bytes);
     workers_.erase(found);
   }
   idle_.erase(epoch);
@@ -285,6 +286,12 @@ void Queue::remove_worker(const WorkerEpoch& epoch, bool vanished) {
   }
   for (auto& [id, search] : searches_) search.excluded.erase(epoch);
   work_added_ = true;
+}
+
+void Queue::leave_memory(const WorkerEpoch& epoch, int64_t memory_bytes) {
+  const auto peers = by_memory_.find(memory_bytes);
+  peers->second.erase(epoch);
+  if (peers->second.empty()) by_memory_.erase(peers);
 }
 
 void Queue::leave_batch(Worker& worker) {
