@@ -123,6 +123,34 @@ TEST(Plan, CoversEveryTrialOnceAndNamesComeBack) {
   }
 }
 
+TEST(Plan, LayoutFindsEveryUnitOfThePlanAndNoOther) {
+  SearchSpec spec = small_spec();  // 3 sites, 2 a unit: rows 2-3 and 0-2 of each batch
+  for (const bool calibrated : {false, true}) {
+    if (calibrated) {
+      spec.candidates.push_back(*parse_candidate("nvfp4[scale=calibrated]"));
+      spec.calibration_sequences = 3;
+      spec.calibration_length = 4;
+    }
+    const PlanLayout layout(spec);
+    const auto units = plan_units(spec);
+    ASSERT_EQ(layout.num_units(), units.size());
+    EXPECT_EQ(layout.batch_begin(layout.num_batches()), units.size());
+    for (size_t slot = 0; slot < units.size(); ++slot) {
+      EXPECT_EQ(layout.slot(units[slot]), slot);
+      const size_t begin = layout.batch_begin(layout.batch(slot));
+      EXPECT_LE(begin, slot);
+      EXPECT_EQ(units[begin].batch, units[slot].batch);
+      EXPECT_EQ(units[begin].kind, units[slot].kind);
+      if (begin > 0) EXPECT_NE(layout.batch(begin - 1), layout.batch(begin));
+    }
+    for (const char* name : {"score/0/0-1", "score/0/1-3", "score/0/2-4", "score/3/0-2"}) {
+      EXPECT_FALSE(layout.slot(*parse_unit_name(name))) << name;
+    }
+    EXPECT_EQ(layout.slot(*parse_unit_name("calibrate/0")).has_value(), calibrated);
+    EXPECT_FALSE(layout.slot(*parse_unit_name("calibrate/2")));
+  }
+}
+
 TEST(Plan, CalibrationComesFirst) {
   SearchSpec spec = small_spec();
   spec.candidates.push_back(*parse_candidate("nvfp4[scale=calibrated]"));

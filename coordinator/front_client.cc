@@ -6,6 +6,7 @@
 #include <ctime>
 #include "common/json_text.h"
 
+#include "common/protocol.h"
 #include "coordinator/front.h"
 #include "coordinator/report.h"
 #include "solver/allocate.h"
@@ -63,7 +64,10 @@ Status Front::dispatch_client(wire::Message& message, const std::string& peer) {
     });
   }
   if (type == "info") {
-    reply(message, peer, info_json());
+    BA_ASSIGN_OR_RETURN(const int protocol, choose_protocol(message.header, "client"));
+    Json info = info_json();
+    info["protocol"] = protocol;
+    reply(message, peer, std::move(info));
   } else if (type == "list") {
     reply(message, peer, list_json());
   } else if (type == "workers") {
@@ -114,13 +118,14 @@ Json Front::status_of(const Search& search) const {
 
 Json Front::info_json() const {
   return {{"version", BITALLOC_VERSION},
-          {"protocol", wire::kVersion},
+          {"protocols", spoken_protocols()},
           {"numerics_version", kNumericsVersion},
           {"redis",
            {{"durable", options_.store_durable},
             {"detail",
              queue_.store_lost() ? "lost: " + queue_.store_reason() : options_.store_detail}}},
           {"workers", queue_.workers().size()},
+          {"model_switches", queue_.model_switches()},
           {"searches", queue_.searches().size()},
           {"pid", ::getpid()}};
 }

@@ -6,8 +6,8 @@
 // Keys: `bitalloc:coordinator` (hash fence, holder, expires_ms), `bitalloc:searches` (set of ids),
 // and of a search, under `bitalloc:{id}:` with the braces, which keep one search in one slot of a
 // cluster: `spec` (hash spec, fingerprint, created_unix), `state` (JSON), `fence` (integer),
-// `leases` (hash unit → "fence worker"), `results` (hash unit → packed), `tokens` (hash of blobs),
-// `events` (capped stream).
+// `leases` (hash unit → "fence worker"), `results` (hash unit → packed), `failures` (hash unit →
+// JSON, the units that are set aside), `tokens` (hash of blobs), `events` (capped stream).
 #pragma once
 
 namespace bitalloc::redis_scripts {
@@ -46,7 +46,7 @@ redis.call('HSET', KEYS[1], 'expires_ms', string.format('%.0f', now + ARGV[2]))
 return 1
 )lua";
 
-// KEYS: lock, searches, spec, state, fence, leases, results, tokens, events.
+// KEYS: lock, searches, spec, state, fence, leases, results, tokens, events, failures.
 // ARGV: fence, id, spec, fingerprint, created_unix, state, n, n × (token field, blob),
 //       then pairs (unit, packed).
 inline constexpr const char* kPutSearch = R"lua(
@@ -93,6 +93,19 @@ local lease = redis.call('HGET', KEYS[2], ARGV[2])
 if lease and tonumber(string.match(lease, '^%d+')) <= tonumber(ARGV[3]) then
   redis.call('HDEL', KEYS[2], ARGV[2])
 end
+return 0
+)lua";
+
+// KEYS: lock, spec, failures. ARGV: fence, unit, JSON.
+inline constexpr const char* kPutFailure = R"lua(
+if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+redis.call('HSET', KEYS[3], ARGV[2], ARGV[3])
+return 0
+)lua";
+
+// KEYS: lock, failures. ARGV: fence.
+inline constexpr const char* kClearFailures = R"lua(
+redis.call('DEL', KEYS[2])
 return 0
 )lua";
 

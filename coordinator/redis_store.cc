@@ -27,7 +27,8 @@ std::string key(const std::string& search, const char* name) {
 
 std::vector<std::string> all_keys(const std::string& search) {
   std::vector<std::string> keys;
-  for (const char* name : {"spec", "state", "fence", "leases", "results", "tokens", "events"}) {
+  for (const char* name :
+       {"spec", "state", "fence", "leases", "results", "tokens", "events", "failures"}) {
     keys.push_back(key(search, name));
   }
   return keys;
@@ -128,9 +129,9 @@ Status RedisStore::check_settings() {
 
 Status RedisStore::load_scripts() {
   const std::array<const char*, kCount> bodies = {
-      redis_scripts::kRenew,       redis_scripts::kPutSearch, redis_scripts::kPutStatus,
-      redis_scripts::kPutLease,    redis_scripts::kDropLease, redis_scripts::kPutResult,
-      redis_scripts::kDeleteSearch};
+      redis_scripts::kRenew,        redis_scripts::kPutSearch,  redis_scripts::kPutStatus,
+      redis_scripts::kPutLease,     redis_scripts::kDropLease,  redis_scripts::kPutResult,
+      redis_scripts::kDeleteSearch, redis_scripts::kPutFailure, redis_scripts::kClearFailures};
   for (size_t i = 0; i < bodies.size(); ++i) {
     const std::string text = std::string(redis_scripts::kCheckLock) + bodies[i];
     BA_ASSIGN_OR_RETURN(const RedisReply reply, connection_.command({"SCRIPT", "LOAD", text}));
@@ -232,6 +233,13 @@ Result<StoredSearch> RedisStore::load_search(const std::string& id) {
     BA_RETURN_IF_ERROR(validate(result, record.spec));
     record.results.push_back(std::move(result));
   }
+  BA_ASSIGN_OR_RETURN(const RedisReply failures,
+                      connection_.command({"HGETALL", key(id, "failures")}));
+  for (size_t i = 0; i + 1 < failures.size(); i += 2) {
+    BA_ASSIGN_OR_RETURN(const UnitId unit, parse_unit_name(failures.text(i)));
+    BA_ASSIGN_OR_RETURN(const Json json, parse_json(failures.text(i + 1), "stored failure"));
+    BA_ASSIGN_OR_RETURN(record.failures[unit], unit_failure_from_json(json));
+  }
   BA_ASSIGN_OR_RETURN(const RedisReply has_tokens,
                       connection_.command({"EXISTS", key(id, "tokens")}));
   record.has_tokens = has_tokens.integer() == 1;
@@ -330,6 +338,13 @@ std::vector<std::vector<std::string>> RedisStore::commands(const StoreOp& op) co
                          {key(c.search, "spec"), key(c.search, "leases"), key(c.search, "results"),
                           key(c.search, "events")},
                          {unit_name(c.unit), c.packed})};
+    }
+    std::vector<std::vector<std::string>> operator()(const PutFailure& c) const {
+      return {store.eval(kPutFailure, {key(c.search, "spec"), key(c.search, "failures")},
+                         {unit_name(c.unit), json_text(to_json(c.failure))})};
+    }
+    std::vector<std::vector<std::string>> operator()(const ClearFailures& c) const {
+      return {store.eval(kClearFailures, {key(c.search, "failures")}, {})};
     }
     std::vector<std::vector<std::string>> operator()(const DeleteSearch& c) const {
       std::vector<std::string> keys = {kSearches};

@@ -59,6 +59,8 @@ class RedisStore : public ResultStore {
     kDropLease,
     kPutResult,
     kDelete,
+    kPutFailure,
+    kClearFailures,
     kCount
   };
 

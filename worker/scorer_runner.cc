@@ -6,6 +6,7 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <thread>
 
 #include "worker/scorer.h"
@@ -58,11 +59,17 @@ class ScorerRunner : public UnitRunner {
             {"versions", library_versions()}};
   }
 
+  std::vector<std::string> models() const override {
+    const std::lock_guard lock(mutex_);
+    return loaded_.empty() ? std::vector<std::string>() : std::vector<std::string>{loaded_};
+  }
+
  private:
   Status use_model(const SearchSpec& spec) {
     const std::string key = spec.model.weights_sha256 + spec.model.config_sha256 + spec.dtype;
     if (scorer_ && key == key_) return {};
     scorer_.reset();  // before the next one is loaded: two may not fit
+    set_loaded("");
     spdlog::info("loading {} as {} on {}", spec.model.path, spec.dtype, device_);
     ScorerOptions options;
     options.device = device_;
@@ -79,7 +86,13 @@ class ScorerRunner : public UnitRunner {
     }
     scorer_ = std::move(scorer);
     key_ = key;
+    set_loaded(spec.model.weights_sha256);
     return {};
+  }
+
+  void set_loaded(const std::string& weights_sha256) {
+    const std::lock_guard lock(mutex_);
+    loaded_ = weights_sha256;
   }
 
   static std::vector<SiteTask> tasks(const UnitWork& work, int64_t begin, int64_t end) {
@@ -150,6 +163,8 @@ class ScorerRunner : public UnitRunner {
   const int threads_;
   std::unique_ptr<Scorer> scorer_;
   std::string key_;  // identity of the model in scorer_
+  mutable std::mutex mutex_;
+  std::string loaded_;  // guarded: weights of the model in scorer_
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "common/protocol.h"
 #include "ops/cli/interrupt.h"
 
 namespace bitalloc::cli {
@@ -42,7 +43,7 @@ Result<std::unique_ptr<Connection>> Connection::open(const Context& context) {
       new Connection(local == nullptr ? context.server : local->endpoint()));
   connection->local_ = std::move(local);
   BA_RETURN_IF_ERROR(connection->reconnect());
-  BA_RETURN_IF_ERROR(connection->ask("info"));
+  BA_RETURN_IF_ERROR(connection->ask("info", {{"protocol", spoken_protocols()}}));
   return connection;
 }
 

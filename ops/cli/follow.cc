@@ -58,11 +58,13 @@ int report_ending(const Context& context, const Ending& ending) {
 }
 
 Result<Json> submit_spec(Connection& connection, const std::string& id, const SearchSpec& spec,
-                         std::vector<std::string> blobs, int priority) {
+                         std::vector<std::string> blobs, const Rank& rank) {
   BA_ASSIGN_OR_RETURN(
       wire::Message reply,
-      connection.request("submit", {{"id", id}, {"spec", to_json(spec)}, {"priority", priority}},
-                         std::move(blobs)));
+      connection.request(
+          "submit",
+          {{"id", id}, {"spec", to_json(spec)}, {"priority", rank.priority}, {"share", rank.share}},
+          std::move(blobs)));
   return std::move(reply.header);
 }
 

@@ -83,7 +83,9 @@ void FakeWorker::send(const std::string& type, Json header) {
 }
 
 void FakeWorker::hello() {
-  send("hello", {{"host", "test"}, {"pid", 1}, {"device", "none"}, {"threads", 1}});
+  Json header = {{"host", "test"}, {"pid", 1}, {"device", "none"}, {"threads", 1}};
+  header.update(options_.hello);
+  send("hello", std::move(header));
   ready();
 }
 

@@ -27,10 +27,11 @@ struct FakeWorkerOptions {
   std::string epoch;
   int credits = 2;
   int unit_ms = 5;
-  bool send_twice = false;     // every result
-  std::string fail_code;       // every unit fails with this error code instead
-  bool retryable = false;      // of those failures
-  int fail_first = 1'000'000;  // how many units fail
+  bool send_twice = false;      // every result
+  std::string fail_code;        // every unit fails with this error code instead
+  bool retryable = false;       // of those failures
+  int fail_first = 1'000'000;   // how many units fail
+  Json hello = Json::object();  // more fields of its hello
 };
 
 class FakeWorker {
