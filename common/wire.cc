@@ -27,12 +27,18 @@ Status check_sizes(const std::vector<std::string_view>& frames) {
   return {};
 }
 
+std::string header_text(const Message& message) {
+  std::string text = message.header.is_null() ? "{}" : json_text(message.header);
+  if (message.more_fields.empty()) return text;
+  text.back() = text.size() > 2 ? ',' : ' ';
+  return text + message.more_fields + '}';
+}
+
 }  // namespace
 
 std::vector<std::string> encode(const Message& message) {
   std::vector<std::string> frames = {"", std::string(kVersion), message.type,
-                                     message.correlation_id,
-                                     message.header.is_null() ? "{}" : json_text(message.header)};
+                                     message.correlation_id, header_text(message)};
   frames.insert(frames.end(), message.blobs.begin(), message.blobs.end());
   return frames;
 }

@@ -86,6 +86,9 @@ struct Message {
   std::string correlation_id;  // at most 128 bytes
   Json header = Json::object();
   std::vector<std::string> blobs;
+  // Only sent: more fields of the header, as the inside of a JSON object (`"a":1,"b":[]`), for what
+  // goes out often and takes long to write.
+  std::string more_fields{};
 };
 
 // The frames of `message`, the empty delimiter first.

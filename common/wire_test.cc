@@ -22,6 +22,16 @@ TEST(Wire, MessagesComeBack) {
   EXPECT_EQ(back->blobs, message.blobs);
 }
 
+TEST(Wire, MoreFieldsBecomePartOfTheHeader) {
+  wire::Message message{"unit", "", {{"fence", 3}}, {}};
+  message.more_fields = R"("spec":{"a":[1]},"b":"x")";
+  EXPECT_EQ(decode_frames(wire::encode(message))->header,
+            Json({{"fence", 3}, {"spec", {{"a", {1}}}}, {"b", "x"}}));
+  message.header = Json::object();
+  EXPECT_EQ(decode_frames(wire::encode(message))->header,
+            Json({{"spec", {{"a", {1}}}}, {"b", "x"}}));
+}
+
 TEST(Wire, BadFramesAreRefusedButCanBeAnswered) {
   EXPECT_FALSE(decode_frames({}).ok());
   EXPECT_FALSE(decode_frames({"", "BA1", "t", "c"}).ok());

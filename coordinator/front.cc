@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "common/json_text.h"
 #include "coordinator/report.h"
 
 namespace bitalloc {
@@ -105,11 +106,18 @@ void Front::apply(const Event& event) {
 }
 
 void Front::perform(action::Persist& action) {
-  // Only an accepted submission may replace the tokens that units are cut from.
-  if (const auto* put = std::get_if<PutSearch>(&action.op.change); put && put->tokens) {
-    tokens_[put->record.id] = put->tokens;
+  // Only an accepted submission may replace the spec and the tokens that units are cut from.
+  if (const auto* put = std::get_if<PutSearch>(&action.op.change)) {
+    spec_texts_.erase(put->record.id);
+    if (put->tokens) tokens_[put->record.id] = put->tokens;
   }
   BA_CHECK(store_.put(std::move(action.op)), "the store's queue is full despite admission");
+}
+
+const std::string& Front::spec_text(const Search& search) {
+  std::string& text = spec_texts_[search.id];
+  if (text.empty()) text = json_text(to_json(search.spec));
+  return text;
 }
 
 void Front::perform(const action::SendUnit& action) {
@@ -123,7 +131,7 @@ void Front::perform(const action::SendUnit& action) {
   message.type = "unit";
   message.header = lease_json(action.search, action.unit, action.fence);
   message.header["lease_ms"] = action.lease_ms;
-  message.header["spec"] = to_json(search->spec);
+  message.more_fields = "\"spec\":" + spec_text(*search);
   const bool scores = action.unit.kind == UnitKind::kScore;
   const TokenSet batch = batch_of(scores ? tokens->second->scored : tokens->second->calibration,
                                   action.unit, search->spec.batch_sequences);
@@ -184,6 +192,7 @@ void Front::perform(const action::Publish& action) {
 
 void Front::perform(const action::Forget& action) {
   tokens_.erase(action.search);
+  spec_texts_.erase(action.search);
   snapshots_.erase(action.search);
 }
 

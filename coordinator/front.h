@@ -112,6 +112,7 @@ class Front {
   void reply(const wire::Message& message, const std::string& peer, const Result<Json>& header);
   void tell_watchers();
   Snapshot snapshot(const Search& search);
+  const std::string& spec_text(const Search& search);
 
   boost::asio::io_context& loop_;
   ResultStore& store_;
@@ -123,6 +124,7 @@ class Front {
   Channel workers_;
   boost::asio::steady_timer timer_;
   std::map<std::string, SharedTokens> tokens_;       // of searches that have not ended
+  std::map<std::string, std::string> spec_texts_;    // JSON of specs, as `unit` carries them
   std::map<WorkerEpoch, std::string> worker_peers_;  // where a worker was last heard
   std::map<uint64_t, Request> requests_;
   std::map<std::pair<std::string, std::string>, Watch> watches_;  // by peer, correlation id

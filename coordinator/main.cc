@@ -1,4 +1,5 @@
 // bitalloc-coordinator: flags, store, loop.
+#include <malloc.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -153,6 +154,7 @@ int serve(Options options, RedisStoreOptions redis) {
   const size_t count = searches->size();
   const Status started = front->start(std::move(searches).value());
   if (!started.ok()) return fail(started.error(), kExitCannotStart);
+  ::malloc_trim(0);  // what loading took beside what it left
   spdlog::info("bitalloc-coordinator {} serves {} and {}; {}; {} searches", BITALLOC_VERSION,
                options.front.client_endpoint, options.front.worker_endpoint, (*store)->detail(),
                count);

@@ -46,6 +46,15 @@ Result<RedisAddress> parse_redis_address(const std::string& text) {
 }
 
 RedisReply::RedisReply(redisReply* reply) : reply_(reply, freeReplyObject) {}
+RedisReply RedisReply::child(size_t index) const {
+  static redisReply nil = [] {
+    redisReply reply{};
+    reply.type = REDIS_REPLY_NIL;
+    return reply;
+  }();
+  return RedisReply(
+      std::shared_ptr<redisReply>(reply_, index < size() ? reply_->element[index] : &nil));
+}
 bool RedisReply::is_error() const { return reply_->type == REDIS_REPLY_ERROR; }
 bool RedisReply::is_nil() const { return reply_->type == REDIS_REPLY_NIL; }
 std::string RedisReply::text() const { return reply_text(reply_.get()); }

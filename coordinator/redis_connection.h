@@ -39,9 +39,12 @@ class RedisReply {
   size_t size() const;       // children of an array
   std::string text(size_t child) const;
   int64_t integer(size_t child) const;
+  RedisReply child(size_t index) const;  // one that is not there: nil
 
  private:
-  std::shared_ptr<redisReply> reply_;  // shared by copies of this value only
+  explicit RedisReply(std::shared_ptr<redisReply> reply) : reply_(std::move(reply)) {}
+
+  std::shared_ptr<redisReply> reply_;  // shared by copies and children of this value
 };
 
 class RedisConnection {

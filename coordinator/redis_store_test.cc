@@ -152,6 +152,28 @@ TEST_F(RedisStoreTest, EverythingComesBackAfterBothWereKilled) {
   EXPECT_EQ(tokens_sha256(searches->front().tokens->calibration), search_.spec.calibration_sha256);
 }
 
+TEST_F(RedisStoreTest, MoreResultsThanOneReplyHasComeBack) {
+  search_ = testing::small_search(3, 1'400);  // 2,100 units
+  Listener listener;
+  {
+    auto store = open(listener);
+    ASSERT_TRUE((*store)->load().ok());
+    (*store)->put({1, PutSearch{record(), tokens()}});
+    const size_t count = plan_units(search_.spec).size();
+    for (size_t slot = 0; slot < count; ++slot) (*store)->put({2 + slot, put_result(slot)});
+    ASSERT_TRUE(listener.wait_done(1 + count));
+  }
+  Listener second;
+  auto store = open(second);
+  const auto searches = (*store)->load();
+  ASSERT_TRUE(searches.ok()) << searches.error().message;
+  ScoreTable table(search_.spec);
+  for (const UnitResult& result : searches->front().record.results) table.add(result);
+  EXPECT_TRUE(table.complete());
+  const UnitId last = plan_units(search_.spec).back();
+  EXPECT_EQ(pack(table.result(last)), pack(fitting_result(2'099)));
+}
+
 TEST_F(RedisStoreTest, FirstWriteOfAResultWins) {
   Listener listener;
   auto store = open(listener);
@@ -165,6 +187,94 @@ TEST_F(RedisStoreTest, FirstWriteOfAResultWins) {
   const StoreDone conflict = *listener.wait_done(4);
   EXPECT_EQ(conflict.outcome, StoreDone::Outcome::kConflict);
   EXPECT_EQ(conflict.stored, put_result(2).packed);
+}
+
+// Changes of units go in groups, and what is in a group is done in its order.
+TEST_F(RedisStoreTest, GroupsOfChangesKeepTheirOrderAndTheirOutcomes) {
+  Listener listener;
+  auto store = open(listener);
+  ASSERT_TRUE((*store)->load().ok());
+  redis_.signal(SIGSTOP);  // so that all of them gather
+  const UnitId unit = plan_units(search_.spec)[2];
+  const UnitId other = plan_units(search_.spec)[3];
+  const auto of_other_search = [this](PutResult result) {
+    result.search = "t";
+    return result;
+  };
+  (*store)->put({1, PutSearch{record("s"), tokens()}});
+  (*store)->put({2, PutSearch{record("t"), tokens()}});
+  (*store)->put({3, PutLease{"s", unit, {WorkerEpoch("a"), Fence(1)}}});
+  (*store)->put({4, PutLease{"t", unit, {WorkerEpoch("a"), Fence(7)}}});
+  (*store)->put({5, put_result(2)});
+  (*store)->put({6, PutLease{"s", other, {WorkerEpoch("b"), Fence(2)}}});
+  (*store)->put({7, put_result(2, 0.5)});
+  (*store)->put({8, of_other_search(put_result(2, 0.5))});
+  (*store)->put({9, put_result(2)});
+  (*store)->put({10, DropLease{"s", other, Fence(2)}});
+  (*store)->put({11, PutResult{"nobody", unit, "x"}});
+  redis_.signal(SIGCONT);
+  ASSERT_TRUE(listener.wait_done(11));
+  EXPECT_EQ(listener.wait_done(5)->outcome, StoreDone::Outcome::kNew);
+  EXPECT_EQ(listener.wait_done(7)->outcome, StoreDone::Outcome::kConflict);
+  EXPECT_EQ(listener.wait_done(7)->stored, put_result(2).packed);
+  EXPECT_EQ(listener.wait_done(8)->outcome, StoreDone::Outcome::kNew);
+  EXPECT_EQ(listener.wait_done(9)->outcome, StoreDone::Outcome::kDuplicate);
+  RedisConnection redis;
+  ASSERT_TRUE(redis.connect(options().address, 1'000).ok());
+  EXPECT_EQ(redis.command({"HGET", "bitalloc:{s}:results", unit_name(unit)})->text(),
+            put_result(2).packed);
+  EXPECT_EQ(redis.command({"HGET", "bitalloc:{t}:results", unit_name(unit)})->text(),
+            put_result(2, 0.5).packed);
+  EXPECT_EQ(redis.command({"HLEN", "bitalloc:{s}:leases"})->integer(), 0);
+  EXPECT_EQ(redis.command({"HLEN", "bitalloc:{t}:leases"})->integer(), 0);
+  EXPECT_EQ(redis.command({"GET", "bitalloc:{s}:fence"})->text(), "2");
+  EXPECT_EQ(redis.command({"GET", "bitalloc:{t}:fence"})->text(), "7");
+  EXPECT_EQ(redis.command({"XLEN", "bitalloc:{s}:events"})->integer(), 2);  // state, one result
+  EXPECT_EQ(redis.command({"EXISTS", "bitalloc:{nobody}:results"})->integer(), 0);
+}
+
+// Overload: admission ends long before the store refuses, and all that was taken becomes durable.
+TEST_F(RedisStoreTest, FrozenRedisBoundsWhatIsTaken) {
+  Listener listener;
+  auto opened = RedisStore::open(options(), listener.callback());
+  RedisStore& store = **opened;
+  ASSERT_TRUE(store.load().ok());
+  store.put({1, PutSearch{record(), tokens()}});
+  ASSERT_TRUE(listener.wait_done(1));
+  redis_.signal(SIGSTOP);
+  const UnitId unit = plan_units(search_.spec)[2];
+  uint64_t last = 1;
+  constexpr size_t kReserve = 8'192;
+  while (store.has_room(kReserve) && last < 2 * RedisStore::kCapacity) {
+    ASSERT_TRUE(store.put({++last, DropLease{"s", unit, Fence(1)}}));
+  }
+  EXPECT_EQ(last, 1 + RedisStore::kCapacity - kReserve + 1);
+  EXPECT_TRUE(store.has_room(kReserve - 1));
+  redis_.signal(SIGCONT);
+  ASSERT_TRUE(listener.wait_done(last));
+  EXPECT_TRUE(store.has_room(kReserve));
+}
+
+TEST_F(RedisStoreTest, LargeResultsFillTheStoreByTheirBytes) {
+  Listener listener;
+  RedisStoreOptions small = options();
+  small.capacity_bytes = 1 << 20;
+  auto opened = RedisStore::open(small, listener.callback());
+  RedisStore& store = **opened;
+  ASSERT_TRUE(store.load().ok());
+  store.put({1, PutSearch{record(), tokens()}});
+  ASSERT_TRUE(listener.wait_done(1));
+  redis_.signal(SIGSTOP);
+  const UnitId unit = plan_units(search_.spec)[2];
+  uint64_t last = 1;
+  while (store.has_room(1) && last < 100) {
+    ASSERT_TRUE(store.put({++last, PutResult{"s", unit, std::string(100'000, 'x')}}));
+  }
+  EXPECT_GE(last, 11u);
+  EXPECT_LE(last, 1 + 11 + 70u);  // some more were on their way already
+  redis_.signal(SIGCONT);
+  EXPECT_EQ(listener.wait_done(last)->outcome, StoreDone::Outcome::kDuplicate);
+  EXPECT_TRUE(store.has_room(1));
 }
 
 TEST_F(RedisStoreTest, OlderLeasesDoNotDropNewerOnesAndDeleteLeavesNothing) {
