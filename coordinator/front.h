@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/checkpoint.h"
+#include "common/model_roots.h"
 #include "common/zmq/socket.h"
 #include "coordinator/background.h"
 #include "coordinator/channel.h"

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <set>
+#include <vector>
 
 #include "common/files.h"
 #include "coordinator/front.h"
@@ -42,6 +43,7 @@ struct Options {
   FrontOptions front;
   std::string server_key_file;
   std::string allow_file;
+  std::vector<std::string> model_roots;
   bool plain_loopback = false;
   std::string redis = "unix:///tmp/redis.sock";
   std::string redis_user;
@@ -88,6 +90,11 @@ void add_flags(CLI::App& app, Options& options) {
   app.set_version_flag("--version", std::string(BITALLOC_VERSION));
   add_door_flags(app, options);
   add_redis_flags(app, options);
+  app.add_option("--model-root", options.model_roots,
+                 "Models of searches must be below this folder; repeatable (default: anywhere)")
+      ->allow_extra_args(false)
+      ->envname("BITALLOC_MODEL_ROOTS")
+      ->delimiter(':');
   app.add_option("--checkpoint-dir", options.front.checkpoint_dir,
                  "Directory that gets a checkpoint of every search that is done");
   app.add_flag("--take-over", options.take_over,
@@ -132,6 +139,12 @@ Status load_server_key(Options& options) {
                             "--server-key");
   }
   options.front.server_secret_key = key.key;
+  return {};
+}
+
+Status load_model_roots(Options& options) {
+  BA_ASSIGN_OR_RETURN(options.front.model_roots,
+                      ModelRoots::make(options.model_roots, "--model-root"));
   return {};
 }
 
@@ -276,6 +289,7 @@ int run(int argc, char** argv) {
   Status status = set_up_log(options);
   if (status.ok()) status = load_server_key(options);
   if (status.ok()) status = check_options(options);
+  if (status.ok()) status = load_model_roots(options);
   if (!status.ok()) return fail(status.error(), kExitUsage);
   std::unique_ptr<AccessList> access;
   if (!options.allow_file.empty()) {
