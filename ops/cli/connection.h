@@ -49,10 +49,10 @@ class Connection {
   std::string next_correlation_id();
 
   std::string endpoint_;
-  std::optional<CurveClient> keys_;      // for tcp://
   std::unique_ptr<LocalService> local_;  // destroyed after the socket
   ZmqContext context_;
   std::unique_ptr<Socket> socket_;
+  std::optional<CurveClient> keys_;  // for tcp://
   int64_t requests_ = 0;
 };
 
