@@ -76,6 +76,7 @@ inline constexpr std::string_view kVersion = "BA1";
 inline constexpr size_t kMaxHeaderBytes = size_t{1} << 20;
 inline constexpr size_t kMaxBlobBytes = size_t{64} << 20;
 inline constexpr size_t kMaxFrames = 16;
+inline constexpr size_t kMaxHeaderValues = 200'000;  // objects, lists, numbers, …, at any depth
 
 // Heartbeats both ways; a peer unheard for `kLiveness` of them is gone.
 inline constexpr int kHeartbeatMs = 1000;

@@ -27,6 +27,10 @@ TokenSet batch_of(const TokenSet& tokens, const UnitId& unit, int64_t batch_sequ
   return slice(tokens, begin, std::min(begin + batch_sequences, tokens.sequences));
 }
 
+DoorLock door_lock(const FrontOptions& options) {
+  return {options.server_secret_key, options.access};
+}
+
 Json lease_json(const std::string& search, const UnitId& unit, Fence fence) {
   return {{"search", search}, {"unit", unit_name(unit)}, {"fence", fence.value}};
 }
@@ -46,8 +50,10 @@ Front::Front(boost::asio::io_context& loop, ResultStore& store, FrontOptions opt
       options_(std::move(options)),
       fatal_(std::move(fatal)),
       queue_(options_.queue),
-      clients_(loop, context_, [this](Socket::Received r) { on_client(std::move(r)); }),
-      workers_(loop, context_, [this](Socket::Received r) { on_worker(std::move(r)); }),
+      clients_(loop, context_, Door::kClients, door_lock(options_),
+               [this](Socket::Received r) { on_client(std::move(r)); }),
+      workers_(loop, context_, Door::kWorkers, door_lock(options_),
+               [this](Socket::Received r) { on_worker(std::move(r)); }),
       timer_(loop),
       checker_(loop, kBackgroundJobs),
       solver_(loop, kBackgroundJobs) {}
@@ -57,8 +63,16 @@ Status Front::start(std::vector<StoredSearch> searches) {
     if (stored.tokens != nullptr) tokens_[stored.record.id] = std::move(stored.tokens);
     apply(event::SearchLoaded{std::move(stored.record)});
   }
-  BA_RETURN_IF_ERROR(clients_.bind(options_.client_endpoint));
-  BA_RETURN_IF_ERROR(workers_.bind(options_.worker_endpoint));
+  if (options_.access != nullptr) {
+    zap_ = std::make_unique<ZapHandler>(context_, *options_.access);
+    BA_RETURN_IF_ERROR(zap_->start());
+  }
+  for (const auto& endpoint : options_.client_endpoints) {
+    BA_RETURN_IF_ERROR(clients_.bind(endpoint));
+  }
+  for (const auto& endpoint : options_.worker_endpoints) {
+    BA_RETURN_IF_ERROR(workers_.bind(endpoint));
+  }
   tick();
   return {};
 }

@@ -15,12 +15,14 @@
 #include <vector>
 
 #include "common/checkpoint.h"
+#include "common/model_roots.h"
 #include "common/zmq/socket.h"
 #include "coordinator/background.h"
 #include "coordinator/channel.h"
 #include "coordinator/queue.h"
 #include "coordinator/store.h"
 #include "coordinator/submission.h"
+#include "coordinator/zap_handler.h"
 
 namespace bitalloc {
 
@@ -28,10 +30,12 @@ namespace bitalloc {
 TimeMs steady_now_ms();
 
 struct FrontOptions {
-  std::string client_endpoint;
-  std::string worker_endpoint;
-  std::string checkpoint_dir;  // empty: checkpoints are written on request only
-  bool store_durable = true;   // for `info`
+  std::vector<std::string> client_endpoints;
+  std::vector<std::string> worker_endpoints;
+  std::string server_secret_key;  // Z85; empty: no keys (see DoorLock)
+  AccessList* access = nullptr;   // with keys; outlives the front
+  std::string checkpoint_dir;     // empty: checkpoints are written on request only
+  bool store_durable = true;      // for `info`
   std::string store_detail;
   QueueOptions queue;
 };
@@ -120,6 +124,7 @@ class Front {
   std::function<void(const std::string&)> fatal_;
   Queue queue_;
   ZmqContext context_;
+  std::unique_ptr<ZapHandler> zap_;  // null without keys; before the doors it guards
   Channel clients_;
   Channel workers_;
   boost::asio::steady_timer timer_;

@@ -162,6 +162,10 @@ Status Front::on_submit(wire::Message& message, const std::string& peer) {
               blobs = std::move(message.blobs)]() -> Background::Completion {
     Result<Submission> parsed =
         is_import ? parse_import(header, blobs) : parse_submit(header, blobs);
+    if (parsed.ok()) {
+      const Status place = options_.model_roots.check_name(parsed->record.spec.model.path);
+      if (!place.ok()) parsed = place.error();
+    }
     if (!parsed.ok()) {
       return [this, request, error = parsed.error()] { answer(request, error); };
     }

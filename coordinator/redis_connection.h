@@ -20,6 +20,7 @@ struct RedisAddress {
   std::string unix_path;  // or, when empty:
   std::string host;
   int port = 0;
+  std::string user;      // of Redis's ACL; empty: the default one
   std::string password;  // empty: none
   std::string text;      // as given, for messages
 };
@@ -52,7 +53,8 @@ class RedisConnection {
   RedisConnection();
   ~RedisConnection();
 
-  // Connects anew (and authenticates). Errors: kUnavailable with the system's reason.
+  // Connects anew (and authenticates). Errors: kUnavailable with the system's reason, or with the
+  // flag at fault when Redis refuses user or password.
   Status connect(const RedisAddress& address, int timeout_ms);
   void disconnect();
 
@@ -60,14 +62,19 @@ class RedisConnection {
   Status append(const std::vector<std::string>& arguments);
   Result<RedisReply> read();
 
-  // Both. An error reply of Redis becomes kUnavailable with its text.
+  // Both. An error reply of Redis becomes kUnavailable with its text; what its ACL forbids names
+  // the user.
   Result<RedisReply> command(const std::vector<std::string>& arguments);
 
  private:
   struct Free {
     void operator()(redisContext* context) const;
   };
+  Status authenticate(const RedisAddress& address);
+  Error refused(const std::string& reply) const;
+
   std::unique_ptr<redisContext, Free> context_;
+  std::string user_;
 };
 
 }  // namespace bitalloc

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/zmq/keys.h"
 #include "worker/scorer_runner.h"
 #include "worker/service.h"
 
@@ -15,7 +16,9 @@ namespace {
 constexpr const char* kExamples = R"(
 Examples:
   bitalloc-worker --coordinator ipc:///run/bitalloc/workers.sock
-  bitalloc-worker --coordinator tcp://127.0.0.1:7702 --device cuda:1
+  bitalloc-worker --coordinator tcp://coordinator:7601 --device cuda:1 \
+      --key /etc/bitalloc/gpu-1.key --server-public-key /etc/bitalloc/server.pub \
+      --model-root /models
   bitalloc-worker --coordinator ipc:///run/bitalloc/workers.sock --device cpu --threads 8
 
 It stops on SIGTERM after the unit it runs (at most --grace seconds), at once on a second one.
@@ -24,6 +27,9 @@ It stops on SIGTERM after the unit it runs (at most --grace seconds), at once on
 struct Flags {
   bitalloc::ServiceOptions service;
   bitalloc::ScorerRunnerOptions runner;
+  std::string key_file;
+  std::string server_public_key_file;
+  std::vector<std::string> model_roots;
   std::string log_file;
   std::string log_level = "info";
   int grace_seconds = 30;
@@ -57,6 +63,17 @@ void define(CLI::App& app, Flags& flags) {
                  "the coordinator's worker endpoint (ipc:// or tcp://)")
       ->required()
       ->envname("BITALLOC_COORDINATOR");
+  app.add_option("--key", flags.key_file,
+                 "file of this worker's key, for tcp:// (or BITALLOC_SECRET_KEY)")
+      ->envname("BITALLOC_KEY");
+  app.add_option("--server-public-key", flags.server_public_key_file,
+                 "the coordinator's server.pub, for tcp://")
+      ->envname("BITALLOC_SERVER_PUBLIC_KEY");
+  app.add_option("--model-root", flags.model_roots,
+                 "models are read below this folder only (repeatable; default: anywhere)")
+      ->allow_extra_args(false)
+      ->envname("BITALLOC_MODEL_ROOTS")
+      ->delimiter(':');
   app.add_option("--device", flags.runner.device, "auto, cpu, cuda or cuda:N")
       ->capture_default_str();
   app.add_option("--threads", flags.runner.threads, "CPU threads (0: one a core)")
@@ -83,7 +100,21 @@ int fail(const bitalloc::Error& error) {
              : 1;
 }
 
+// Without any key, plain: the coordinator decides whether it takes that.
+bitalloc::Status load_keys(Flags& flags) {
+  const bool named = !flags.key_file.empty() || !flags.server_public_key_file.empty();
+  if (!flags.service.coordinator.starts_with("tcp://") || !named) return {};
+  BA_ASSIGN_OR_RETURN(flags.service.keys,
+                      bitalloc::load_client_keys(flags.server_public_key_file, flags.key_file,
+                                                 {bitalloc::KeyRole::kWorker}));
+  return {};
+}
+
 int serve(Flags flags) {
+  if (const auto status = load_keys(flags); !status.ok()) return fail(status.error());
+  auto roots = bitalloc::ModelRoots::make(flags.model_roots, "--model-root");
+  if (!roots.ok()) return fail(roots.error());
+  flags.runner.model_roots = std::move(roots).value();
   auto runner = bitalloc::make_scorer_runner(flags.runner);
   if (!runner.ok()) return fail(runner.error());
   flags.service.grace = std::chrono::seconds(flags.grace_seconds);

@@ -37,7 +37,8 @@ Json library_versions() {
 
 class ScorerRunner : public UnitRunner {
  public:
-  ScorerRunner(std::string device, int threads) : device_(std::move(device)), threads_(threads) {}
+  ScorerRunner(std::string device, int threads, ModelRoots model_roots)
+      : device_(std::move(device)), threads_(threads), model_roots_(std::move(model_roots)) {}
 
   Result<UnitResult> run(const UnitWork& work, const std::atomic<bool>& cancel) override {
     try {
@@ -68,6 +69,7 @@ class ScorerRunner : public UnitRunner {
   Status use_model(const SearchSpec& spec) {
     const std::string key = spec.model.weights_sha256 + spec.model.config_sha256 + spec.dtype;
     if (scorer_ && key == key_) return {};
+    BA_ASSIGN_OR_RETURN(const auto directory, model_roots_.resolve(spec.model.path));
     scorer_.reset();  // before the next one is loaded: two may not fit
     set_loaded("");
     spdlog::info("loading {} as {} on {}", spec.model.path, spec.dtype, device_);
@@ -75,7 +77,7 @@ class ScorerRunner : public UnitRunner {
     options.device = device_;
     options.threads = threads_;
     options.dtype = spec.dtype == "bfloat16" ? ComputeDtype::kBfloat16 : ComputeDtype::kFloat32;
-    BA_ASSIGN_OR_RETURN(auto scorer, Scorer::load(spec.model.path, options));
+    BA_ASSIGN_OR_RETURN(auto scorer, Scorer::load(directory, options));
     const ModelFiles& files = scorer->files();
     if (files.weights_sha256 != spec.model.weights_sha256 ||
         files.config_sha256 != spec.model.config_sha256) {
@@ -161,6 +163,7 @@ class ScorerRunner : public UnitRunner {
 
   const std::string device_;
   const int threads_;
+  const ModelRoots model_roots_;
   std::unique_ptr<Scorer> scorer_;
   std::string key_;  // identity of the model in scorer_
   mutable std::mutex mutex_;
@@ -183,7 +186,8 @@ Result<std::unique_ptr<UnitRunner>> make_scorer_runner(const ScorerRunnerOptions
   }
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads = options.threads > 0 ? options.threads : std::max(1, cores);
-  return std::unique_ptr<UnitRunner>(std::make_unique<ScorerRunner>(device, threads));
+  return std::unique_ptr<UnitRunner>(
+      std::make_unique<ScorerRunner>(device, threads, options.model_roots));
 }
 
 }  // namespace bitalloc

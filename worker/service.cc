@@ -86,7 +86,7 @@ class WorkerService::Impl {
   }
 
   Status run() {
-    BA_RETURN_IF_ERROR(socket_.connect(options_.coordinator));
+    BA_RETURN_IF_ERROR(connect());
     compute_ = std::thread([this] { compute_loop(); });
     heard_ = SteadyClock::now();
     say_hello();
@@ -185,6 +185,11 @@ class WorkerService::Impl {
     if (const Status sent = socket_.send(message); !sent.ok()) {
       spdlog::debug("{}", sent.error().message);  // sent again by the next step
     }
+  }
+
+  Status connect() {
+    if (options_.keys.has_value()) socket_.use_curve(*options_.keys);
+    return socket_.connect(options_.coordinator);
   }
 
   void say_hello() {
@@ -323,7 +328,7 @@ class WorkerService::Impl {
       reconnect();
     }
     if (!welcomed_) {
-      if (now >= next_hello_) say_hello();
+      if (now >= next_hello_) try_again();
       return;
     }
     send_reports(now);
@@ -349,10 +354,18 @@ class WorkerService::Impl {
     for (const auto& message : given_back) send(message);
   }
 
+  // A socket whose key was refused is dead. The operator may allow the key later.
+  void try_again() {
+    const auto refusal = socket_.refusal();
+    if (!refusal.has_value()) return say_hello();
+    spdlog::error("{}; {}", refusal->message, refusal->hint);
+    reconnect();
+  }
+
   // A socket of its own for every attempt: no message of the old conversation can arrive late.
   void reconnect() {
     socket_ = Socket(context_, Socket::Kind::kDealer);
-    if (const Status connected = socket_.connect(options_.coordinator); !connected.ok()) {
+    if (const Status connected = connect(); !connected.ok()) {
       spdlog::error("{}", connected.error().message);
     }
     heard_ = SteadyClock::now();

@@ -41,7 +41,8 @@ Json read_service_file(const LocalPaths& paths) {
   return json.ok() ? *json : Json();
 }
 
-Result<std::unique_ptr<LocalService>> LocalService::attach(const fs::path& home) {
+Result<std::unique_ptr<LocalService>> LocalService::attach(const fs::path& home,
+                                                           const DoorRequest& doors) {
   const LocalPaths paths = local_paths(home);
   BA_RETURN_IF_ERROR(make_folders(paths));
   BA_ASSIGN_OR_RETURN(FileLock clients, FileLock::open(paths.clients_lock()));
@@ -50,7 +51,7 @@ Result<std::unique_ptr<LocalService>> LocalService::attach(const fs::path& home)
                        paths.clients_lock().string(),
                        fmt::format("see {}", paths.log("supervisor").string()));
   }
-  std::unique_ptr<LocalService> service(new LocalService(paths, std::move(clients)));
+  std::unique_ptr<LocalService> service(new LocalService(paths, doors, std::move(clients)));
   BA_RETURN_IF_ERROR(service->start_if_missing());
   BA_RETURN_IF_ERROR(service->wait_until_running());
   return service;
@@ -75,7 +76,8 @@ Status LocalService::start_if_missing() {
   fs::remove(paths_.service_file(), ignored);
   fs::remove(paths_.workers_file(), ignored);  // of earlier commands; see ensure()
   SpawnOptions options;
-  options.arguments = {this_program().string(), kSupervise, paths_.home.string()};
+  options.arguments = {this_program().string(), kSupervise, paths_.home.string(),
+                       to_json(doors_).dump()};
   options.output = paths_.log("supervisor");
   options.detach = true;
   BA_RETURN_IF_ERROR(spawn(options));
@@ -94,7 +96,7 @@ Status LocalService::wait_until_running() {
   while (true) {
     const Json service = read_service_file(paths_);
     const std::string state = state_of(service);
-    if (state == "running") return {};
+    if (state == "running") return check_doors(service);
     if (state == "failed") return error_from_json(service["error"]);
     if (Clock::now() > deadline) {
       return unavailable("the local service does not get ready", paths_.logs.string(),
@@ -102,6 +104,15 @@ Status LocalService::wait_until_running() {
     }
     std::this_thread::sleep_for(5ms);
   }
+}
+
+// Another command may have started the service.
+Status LocalService::check_doors(const Json& service) const {
+  if (doors_ == DoorRequest()) return {};
+  if (doors_from_json(service.value("doors", Json())) == doors_) return {};
+  return unavailable("the service of this home runs already, and listens elsewhere",
+                     paths_.service_file().string(),
+                     "end the other `bitalloc` commands of this home, then try again");
 }
 
 Status LocalService::ensure() {

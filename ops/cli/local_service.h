@@ -16,9 +16,11 @@ namespace bitalloc::cli {
 
 class LocalService {
  public:
+  // `doors`: what is to be open when this command starts the service; nothing asked for: as it is.
   // Errors: kInvalidArgument when the home cannot be used, kUnavailable with the supervisor's
-  // reason when a part does not start.
-  static Result<std::unique_ptr<LocalService>> attach(const std::filesystem::path& home);
+  // reason when a part does not start, or when the service runs already with other doors.
+  static Result<std::unique_ptr<LocalService>> attach(const std::filesystem::path& home,
+                                                      const DoorRequest& doors = {});
   ~LocalService();
   LocalService(const LocalService&) = delete;
   LocalService& operator=(const LocalService&) = delete;
@@ -36,14 +38,17 @@ class LocalService {
   std::string endpoint() const { return paths_.client_endpoint(); }
 
  private:
-  LocalService(LocalPaths paths, FileLock clients)
-      : paths_(std::move(paths)), clients_(std::move(clients)) {}
+  LocalService(LocalPaths paths, DoorRequest doors, FileLock clients)
+      : paths_(std::move(paths)), doors_(std::move(doors)), clients_(std::move(clients)) {}
 
   Status start_if_missing();
   Status wait_until_running();
   void wait_until_stopped();
 
+  Status check_doors(const Json& service) const;
+
   LocalPaths paths_;
+  DoorRequest doors_;
   FileLock clients_;
   WorkerRequest wanted_;
 };

@@ -14,8 +14,9 @@ namespace bitalloc::cli {
 namespace fs = std::filesystem;
 namespace {
 
-const std::set<std::string> kSettings = {"server", "home",  "workers", "threads",
-                                         "device", "dtype", "python",  "recipes"};
+const std::set<std::string> kSettings = {
+    "server", "server_public_key", "key", "home", "workers", "threads", "device", "dtype", "python",
+    "recipes"};
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -53,7 +54,8 @@ Status apply_settings(const YAML::Node& root, const std::string& file) {
     if (!kSettings.contains(key) || !entry.second.IsScalar()) {
       return invalid_argument(
           fmt::format("{}: '{}' is not a setting with one value", where, key), where,
-          "settings are: server, home, workers, threads, device, dtype, python, recipes");
+          "settings are: server, server_public_key, key, home, workers, threads, device, dtype, "
+          "python, recipes");
     }
     std::string variable = "BITALLOC_" + key;
     std::transform(variable.begin(), variable.end(), variable.begin(),

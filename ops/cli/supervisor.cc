@@ -18,6 +18,7 @@
 
 #include "common/files.h"
 #include "ops/cli/file_lock.h"
+#include "ops/cli/key_store.h"
 #include "ops/cli/process.h"
 #include "ops/cli/settings.h"
 
@@ -76,14 +77,18 @@ struct Child {
 
 class Supervisor {
  public:
-  Supervisor(LocalPaths paths, FileLock own, FileLock clients)
-      : paths_(std::move(paths)), own_(std::move(own)), clients_(std::move(clients)) {}
+  Supervisor(LocalPaths paths, DoorRequest doors, FileLock own, FileLock clients)
+      : paths_(std::move(paths)),
+        doors_(std::move(doors)),
+        own_(std::move(own)),
+        clients_(std::move(clients)) {}
 
   int run();
 
  private:
   Status prepare();
   Status write_redis_configuration() const;
+  std::vector<std::string> door_arguments() const;
   void add_children();
   void follow_worker_request();
   bool may_start(const Child& child) const;
@@ -97,6 +102,7 @@ class Supervisor {
   void finish();
 
   LocalPaths paths_;
+  DoorRequest doors_;
   FileLock own_;      // supervisor.lock
   FileLock clients_;  // clients.lock
   FileLock writer_;   // redis/writer.lock
@@ -146,6 +152,23 @@ Status Supervisor::prepare() {
   return write_redis_configuration();
 }
 
+// Of the coordinator.
+std::vector<std::string> Supervisor::door_arguments() const {
+  std::vector<std::string> arguments;
+  const auto add = [&](const std::string& flag, const std::string& value) {
+    arguments.push_back(flag);
+    arguments.push_back(value);
+  };
+  if (!doors_.listen.empty()) add("--client-endpoint", doors_.listen);
+  if (!doors_.listen_workers.empty()) add("--worker-endpoint", doors_.listen_workers);
+  if (!arguments.empty()) {
+    add("--server-key", (keys_folder(paths_.home) / "server.key").string());
+    add("--allow", allow_list_file(paths_.home).string());
+  }
+  for (const std::string& root : doors_.model_roots) add("--model-root", root);
+  return arguments;
+}
+
 void Supervisor::add_children() {
   auto redis = std::make_unique<Child>();
   redis->name = "redis";
@@ -168,6 +191,8 @@ void Supervisor::add_children() {
                             "--log-file",
                             paths_.log("coordinator").string(),
                             "--take-over"};
+  const std::vector<std::string> doors = door_arguments();
+  coordinator->arguments.insert(coordinator->arguments.end(), doors.begin(), doors.end());
   children_.push_back(std::move(redis));
   children_.push_back(std::move(coordinator));
   for (auto& child : children_) child->output = paths_.logs / (child->name + ".out");
@@ -280,6 +305,7 @@ void Supervisor::publish() {
                      {"worker_endpoint", paths_.worker_endpoint()},
                      {"redis_socket", paths_.redis_socket().string()},
                      {"workers", to_json(workers_)},
+                     {"doors", to_json(doors_)},
                      {"processes", processes},
                      {"restarts", restarts},
                      {"error", error_.has_value() ? error_to_json(*error_) : Json()}};
@@ -365,7 +391,21 @@ WorkerRequest read_worker_request(const fs::path& file) {
   return {*count, *threads, *device};
 }
 
-int supervise(const fs::path& home) {
+Json to_json(const DoorRequest& doors) {
+  return {{"listen", doors.listen},
+          {"listen_workers", doors.listen_workers},
+          {"model_roots", doors.model_roots}};
+}
+
+DoorRequest doors_from_json(const Json& json) {
+  const auto listen = json_field_or<std::string>(json, "listen", "doors", "");
+  const auto workers = json_field_or<std::string>(json, "listen_workers", "doors", "");
+  const auto roots = json_field_or<std::vector<std::string>>(json, "model_roots", "doors", {});
+  if (!listen.ok() || !workers.ok() || !roots.ok()) return {};
+  return {*listen, *workers, *roots};
+}
+
+int supervise(const fs::path& home, const std::string& doors) {
   ::signal(SIGINT, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);
@@ -378,7 +418,10 @@ int supervise(const fs::path& home) {
   Result<FileLock> clients = FileLock::open(paths.clients_lock());
   if (!own.ok() || !clients.ok()) return kSuperviseFailed;
   if (!own->try_lock(FileLock::Mode::kExclusive)) return 0;  // somebody supervises already
-  return Supervisor(paths, std::move(own).value(), std::move(clients).value()).run();
+  const Result<Json> asked = parse_json(doors, "doors");
+  return Supervisor(paths, asked.ok() ? doors_from_json(*asked) : DoorRequest(),
+                    std::move(own).value(), std::move(clients).value())
+      .run();
 }
 
 }  // namespace bitalloc::cli

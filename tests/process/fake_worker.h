@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -25,6 +26,7 @@ UnitResult pseudo_result(const SearchSpec& spec, const UnitId& unit, const Token
 struct FakeWorkerOptions {
   std::string endpoint;
   std::string epoch;
+  std::optional<CurveClient> keys;  // for tcp://
   int credits = 2;
   int unit_ms = 5;
   bool send_twice = false;      // every result
