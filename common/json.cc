@@ -1,5 +1,7 @@
 #include "common/json.h"
 
+#include <cmath>
+
 namespace bitalloc {
 
 Result<Json> parse_json(std::string_view text, const std::string& what, int max_depth) {
@@ -17,6 +19,17 @@ Result<Json> parse_json(std::string_view text, const std::string& what, int max_
   } catch (const Json::exception& e) {
     return invalid_argument(fmt::format("{} is not valid JSON: {}", what, e.what()), what);
   }
+}
+
+bool is_whole_number(const Json& value, int64_t low, uint64_t high) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>() <= high;
+  if (!value.is_number_integer()) return false;
+  const auto number = value.get<int64_t>();
+  return number >= low && (number < 0 || static_cast<uint64_t>(number) <= high);
+}
+
+bool is_number_within(const Json& value, double limit) {
+  return value.is_number() && std::abs(value.get<double>()) <= limit;
 }
 
 Json error_to_json(const Error& error) {
