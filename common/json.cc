@@ -1,5 +1,7 @@
 #include "common/json.h"
 
+#include <cmath>
+
 namespace bitalloc {
 
 Result<Json> parse_json(std::string_view text, const std::string& what, int max_depth) {
@@ -29,6 +31,16 @@ std::string shortened(std::string text, size_t limit) {
 }
 
 }  // namespace
+bool is_whole_number(const Json& value, int64_t low, uint64_t high) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>() <= high;
+  if (!value.is_number_integer()) return false;
+  const auto number = value.get<int64_t>();
+  return number >= low && (number < 0 || static_cast<uint64_t>(number) <= high);
+}
+
+bool is_number_within(const Json& value, double limit) {
+  return value.is_number() && std::abs(value.get<double>()) <= limit;
+}
 
 Json error_to_json(const Error& error) {
   const auto text = [](const std::string& s) { return s.empty() ? Json() : Json(s); };

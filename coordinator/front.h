@@ -20,6 +20,7 @@
 #include "coordinator/background.h"
 #include "coordinator/channel.h"
 #include "coordinator/queue.h"
+#include "coordinator/request_port.h"
 #include "coordinator/store.h"
 #include "coordinator/submission.h"
 #include "coordinator/zap_handler.h"
@@ -40,7 +41,7 @@ struct FrontOptions {
   QueueOptions queue;
 };
 
-class Front {
+class Front : public RequestPort {
  public:
   // `loop` and `store` outlive this object. `fatal` is called when the store is lost for good.
   Front(boost::asio::io_context& loop, ResultStore& store, FrontOptions options,
@@ -52,6 +53,11 @@ class Front {
   void post(StoreEvent event);
   // Grants and accepts nothing any more; the store can be closed then.
   void stop();
+
+  // Clients of this process (front_local.cc).
+  Ticket request(wire::Message message, Reply reply) override;
+  void forget(Ticket ticket) override;
+  bool ready() const override;
 
  private:
   struct Request {  // a client that waits for an answer
@@ -115,6 +121,8 @@ class Front {
   void answer(uint64_t request, const Result<Json>& header);
   void reply(const wire::Message& message, const std::string& peer, const Result<Json>& header);
   void tell_watchers();
+  void send_client(const wire::Message& message, const std::string& peer);
+  static bool is_local(const std::string& peer);
   Snapshot snapshot(const Search& search);
   const std::string& spec_text(const Search& search);
 
@@ -134,7 +142,9 @@ class Front {
   std::map<uint64_t, Request> requests_;
   std::map<std::pair<std::string, std::string>, Watch> watches_;  // by peer, correlation id
   std::map<std::string, Snapshot> snapshots_;                     // dropped on every change
+  std::map<std::string, Reply> local_clients_;                    // by peer
   uint64_t next_request_ = 1;
+  Ticket next_ticket_ = 1;
   bool stopped_ = false;
   // Last, so that their threads end first.
   Background checker_;

@@ -86,7 +86,7 @@ Status Front::dispatch_client(wire::Message& message, const std::string& peer) {
 
 void Front::reply(const wire::Message& message, const std::string& peer,
                   const Result<Json>& header) {
-  clients_.send(
+  send_client(
       header.ok() ? wire::ok_reply(message, *header) : wire::error_reply(message, header.error()),
       peer);
 }
@@ -235,11 +235,11 @@ void Front::tell_watchers() {
     } else if (has_ended(search->status.state)) {
       reply(request, peer, status_of(*search));
       it = watches_.erase(it);
-    } else if (now - watch.asked > kWatchForgottenMs) {
+    } else if (now - watch.asked > kWatchForgottenMs && !is_local(peer)) {
       it = watches_.erase(it);
     } else {
       if (watch.changed && now - watch.told >= kWatchGapMs) {
-        clients_.send({"event", correlation_id, {{"status", status_of(*search)}}, {}}, peer);
+        send_client({"event", correlation_id, {{"status", status_of(*search)}}, {}}, peer);
         watch.told = now;
         watch.changed = false;
       }
@@ -330,7 +330,7 @@ Status Front::on_checkpoint(const wire::Message& message, const std::string& pee
       }
       wire::Message message = wire::ok_reply(request);
       message.blobs.push_back(text);
-      clients_.send(message, peer);
+      send_client(message, peer);
     };
   });
   return taken ? Status() : Status(unavailable("too much to do", "", "try again in a moment"));

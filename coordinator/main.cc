@@ -12,11 +12,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "common/files.h"
 #include "coordinator/front.h"
+#include "coordinator/http/server.h"
 #include "coordinator/redis_store.h"
 
 namespace bitalloc {
@@ -46,6 +48,7 @@ struct Options {
   std::string allow_file;
   std::vector<std::string> model_roots;
   bool plain_loopback = false;
+  http::Options http;
   std::string redis = "unix:///tmp/redis.sock";
   std::string redis_user;
   std::string redis_password_file;
@@ -54,6 +57,29 @@ struct Options {
   std::string log_level = "info";
   std::string log_file;
 };
+
+void add_http_flags(CLI::App& app, http::Options& options) {
+  const char* group = "HTTP";
+  app.add_option("--http", options.address,
+                 "Serve the page and the REST API there: HOST:PORT, e.g. 127.0.0.1:7680. Needs a "
+                 "token, and TLS from a proxy when others than this machine reach it")
+      ->group(group);
+  app.add_option("--http-token-file", options.token_file,
+                 "File whose first line is the token of operators (else BITALLOC_HTTP_TOKEN)")
+      ->group(group);
+  app.add_option("--http-viewer-token-file", options.viewer_token_file,
+                 "The same for those who may look only (else BITALLOC_HTTP_VIEWER_TOKEN)")
+      ->group(group);
+  app.add_flag("--http-read-only", options.read_only, "Refuse every change over HTTP")
+      ->group(group);
+  app.add_option("--http-host", options.hosts,
+                 "A name under which clients know this server; others are refused. At a loopback "
+                 "address its own names are good in any case")
+      ->group(group);
+  app.add_flag("--http-secure-cookie", options.secure_cookie,
+               "Mark session cookies Secure although no proxy sends X-Forwarded-Proto: https")
+      ->group(group);
+}
 
 void add_door_flags(CLI::App& app, Options& options) {
   options.front.client_endpoints = {"ipc:///tmp/bitalloc-client.sock"};
@@ -104,6 +130,7 @@ void add_flags(CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
   app.add_option("--log-file", options.log_file, "Log there instead of on stderr");
+  add_http_flags(app, options.http);
   app.footer(kExamples);
 }
 
@@ -233,7 +260,16 @@ void reread_on_hangup(boost::asio::signal_set& hangup, AccessList* access) {
   });
 }
 
-int serve(Options options, std::unique_ptr<AccessList> access, RedisStoreOptions redis) {
+// This coordinator has failed for good. Sockets are not closed in an orderly way here: that would
+// remove the ipc files, which may belong to the coordinator that has taken over.
+[[noreturn]] void end_now(const std::string& reason) {
+  spdlog::critical("this coordinator ends: {}", reason);
+  spdlog::shutdown();
+  std::_Exit(kExitCannotStart);
+}
+
+int serve(Options options, std::unique_ptr<AccessList> access, RedisStoreOptions redis,
+          std::optional<http::Settings> web_settings) {
   options.front.access = access.get();
   boost::asio::io_context loop;
   boost::asio::signal_set hangup(loop, SIGHUP);
@@ -254,13 +290,7 @@ int serve(Options options, std::unique_ptr<AccessList> access, RedisStoreOptions
 
   options.front.store_durable = (*store)->durable();
   options.front.store_detail = (*store)->detail();
-  // Sockets are not closed in an orderly way here: that would remove the ipc files, which belong to
-  // the coordinator that has taken over.
-  front = std::make_unique<Front>(loop, **store, options.front, [](const std::string& reason) {
-    spdlog::critical("this coordinator ends: {}", reason);
-    spdlog::shutdown();
-    std::_Exit(kExitCannotStart);
-  });
+  front = std::make_unique<Front>(loop, **store, options.front, end_now);
   Result<std::vector<StoredSearch>> searches = (*store)->load();
   if (!searches.ok()) return fail(searches.error(), kExitCannotStart);
   const size_t count = searches->size();
@@ -270,6 +300,11 @@ int serve(Options options, std::unique_ptr<AccessList> access, RedisStoreOptions
   spdlog::info("bitalloc-coordinator {} serves {} and {}; {}; {} searches", BITALLOC_VERSION,
                fmt::join(options.front.client_endpoints, ", "),
                fmt::join(options.front.worker_endpoints, ", "), (*store)->detail(), count);
+  std::unique_ptr<http::Server> web;
+  if (web_settings.has_value()) {
+    web = std::make_unique<http::Server>(loop, *front, *web_settings);
+    web->start(end_now);
+  }
 
   loop.run();
   spdlog::info("stopped");
@@ -301,9 +336,16 @@ int run(int argc, char** argv) {
   }
   Result<RedisStoreOptions> redis = store_options(options);
   if (!redis.ok()) return fail(redis.error(), kExitUsage);
+  std::optional<http::Settings> web_settings;
+  if (!options.http.address.empty()) {
+    Result<http::Settings> settings = http::read_settings(options.http);
+    if (!settings.ok()) return fail(settings.error(), kExitUsage);
+    web_settings = std::move(settings).value();
+  }
   std::signal(SIGPIPE, SIG_IGN);
   raise_descriptor_limit();
-  return serve(std::move(options), std::move(access), std::move(redis).value());
+  return serve(std::move(options), std::move(access), std::move(redis).value(),
+               std::move(web_settings));
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include <thread>
 
 #include "common/files.h"
+#include "common/secret_file.h"
 #include "ops/cli/process.h"
 #include "ops/cli/settings.h"
+#include "ops/cli/tcp_address.h"
 
 namespace bitalloc::cli {
 namespace fs = std::filesystem;
@@ -75,6 +77,7 @@ Status LocalService::start_if_missing() {
   std::error_code ignored;
   fs::remove(paths_.service_file(), ignored);
   fs::remove(paths_.workers_file(), ignored);  // of earlier commands; see ensure()
+  fs::remove(paths_.http_file(), ignored);
   SpawnOptions options;
   options.arguments = {this_program().string(), kSupervise, paths_.home.string(),
                        to_json(doors_).dump()};
@@ -122,6 +125,7 @@ Status LocalService::ensure() {
     BA_RETURN_IF_ERROR(start_if_missing());
   }
   BA_RETURN_IF_ERROR(wait_until_running());
+  if (!wanted_http_.address.empty()) BA_RETURN_IF_ERROR(want_http(wanted_http_));
   return want_workers(wanted_);
 }
 
@@ -135,6 +139,29 @@ Status LocalService::want_workers(const WorkerRequest& request) {
   }
   if (read_worker_request(paths_.workers_file()).count >= request.count) return {};
   return write_file_atomically(paths_.workers_file(), to_json(request).dump() + "\n");
+}
+
+Status LocalService::want_http(const HttpRequest& request) {
+  wanted_http_ = request;
+  const HttpRequest served = read_http_request(paths_.http_file());
+  if (served == request) return {};
+  BA_ASSIGN_OR_RETURN(const TcpAddress address, TcpAddress::parse(request.address));
+  if (served.address != request.address && !address.is_free()) {
+    return invalid_argument(fmt::format("{} is taken by another program", request.address),
+                            "--http", "choose another port");
+  }
+  BA_RETURN_IF_ERROR(make_secret_file(paths_.http_token(), random_secret()));
+  BA_RETURN_IF_ERROR(write_file_atomically(paths_.http_file(), to_json(request).dump() + "\n"));
+  const auto deadline = Clock::now() + kStartLimit;
+  while (!address.accepts_connections()) {
+    BA_RETURN_IF_ERROR(wait_until_running());
+    if (Clock::now() > deadline) {
+      return unavailable(fmt::format("nothing answers at {}", request.address), "--http",
+                         fmt::format("see {}", paths_.log("coordinator").string()));
+    }
+    std::this_thread::sleep_for(10ms);
+  }
+  return {};
 }
 
 // The supervisor takes clients.lock exclusively when nobody is attached, and frees supervisor.lock

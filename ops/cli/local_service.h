@@ -34,6 +34,11 @@ class LocalService {
   // are and only missing ones are added.
   Status want_workers(const WorkerRequest& request);
 
+  // Makes sure that the coordinator serves HTTP as asked; makes the file of its token when there is
+  // none. Errors: kInvalidArgument when the address is none or is taken, kUnavailable when nothing
+  // answers there in time.
+  Status want_http(const HttpRequest& request);
+
   const LocalPaths& paths() const { return paths_; }
   std::string endpoint() const { return paths_.client_endpoint(); }
 
@@ -51,6 +56,7 @@ class LocalService {
   DoorRequest doors_;
   FileLock clients_;
   WorkerRequest wanted_;
+  HttpRequest wanted_http_;
 };
 
 // Somebody supervises this home now.

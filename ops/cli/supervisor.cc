@@ -61,6 +61,16 @@ std::string last_line(const fs::path& file) {
   return last;
 }
 
+// A file of commands; null when it is missing or malformed.
+Json read_request(const fs::path& file) {
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) return {};
+  const Result<std::string> text = read_file(file, 1 << 16);
+  if (!text.ok()) return {};
+  const Result<Json> json = parse_json(*text, file.string());
+  return json.ok() ? *json : Json();
+}
+
 // One child that is kept alive.
 struct Child {
   std::string name;
@@ -90,7 +100,9 @@ class Supervisor {
   Status write_redis_configuration() const;
   std::vector<std::string> door_arguments() const;
   void add_children();
+  std::vector<std::string> coordinator_command() const;
   void follow_worker_request();
+  void follow_http_request();
   bool may_start(const Child& child) const;
   void start_due_children();
   void bury_dead_children();
@@ -108,6 +120,7 @@ class Supervisor {
   FileLock writer_;   // redis/writer.lock
   std::vector<std::unique_ptr<Child>> children_;
   WorkerRequest workers_;
+  HttpRequest http_;  // as the coordinator has it
   std::string state_ = "starting";
   std::optional<Error> error_;
   std::string published_;
@@ -169,6 +182,30 @@ std::vector<std::string> Supervisor::door_arguments() const {
   return arguments;
 }
 
+std::vector<std::string> Supervisor::coordinator_command() const {
+  std::vector<std::string> command = {program_beside("bitalloc-coordinator").string(),
+                                      "--client-endpoint",
+                                      paths_.client_endpoint(),
+                                      "--worker-endpoint",
+                                      paths_.worker_endpoint(),
+                                      "--redis",
+                                      "unix://" + paths_.redis_socket().string(),
+                                      "--checkpoint-dir",
+                                      paths_.searches.string(),
+                                      "--log-file",
+                                      paths_.log("coordinator").string(),
+                                      "--take-over"};
+  const std::vector<std::string> doors = door_arguments();
+  command.insert(command.end(), doors.begin(), doors.end());
+  if (http_.address.empty()) return command;
+  for (const std::string& flag : {std::string("--http"), http_.address,
+                                  std::string("--http-token-file"), paths_.http_token().string()}) {
+    command.push_back(flag);
+  }
+  if (http_.read_only) command.push_back("--http-read-only");
+  return command;
+}
+
 void Supervisor::add_children() {
   auto redis = std::make_unique<Child>();
   redis->name = "redis";
@@ -179,20 +216,7 @@ void Supervisor::add_children() {
 
   auto coordinator = std::make_unique<Child>();
   coordinator->name = "coordinator";
-  coordinator->arguments = {program_beside("bitalloc-coordinator").string(),
-                            "--client-endpoint",
-                            paths_.client_endpoint(),
-                            "--worker-endpoint",
-                            paths_.worker_endpoint(),
-                            "--redis",
-                            "unix://" + paths_.redis_socket().string(),
-                            "--checkpoint-dir",
-                            paths_.searches.string(),
-                            "--log-file",
-                            paths_.log("coordinator").string(),
-                            "--take-over"};
-  const std::vector<std::string> doors = door_arguments();
-  coordinator->arguments.insert(coordinator->arguments.end(), doors.begin(), doors.end());
+  coordinator->arguments = coordinator_command();
   children_.push_back(std::move(redis));
   children_.push_back(std::move(coordinator));
   for (auto& child : children_) child->output = paths_.logs / (child->name + ".out");
@@ -219,6 +243,18 @@ void Supervisor::follow_worker_request() {
     children_.push_back(std::move(worker));
   }
   if (asked.count > workers_.count) workers_ = asked;
+}
+
+// A coordinator loses nothing when it is stopped, so that changed flags are a new coordinator.
+void Supervisor::follow_http_request() {
+  const HttpRequest asked = read_http_request(paths_.http_file());
+  if (asked == http_ || asked.address.empty()) return;
+  http_ = asked;
+  for (auto& child : children_) {
+    if (child->name != "coordinator") continue;
+    stop(*child);
+    child->arguments = coordinator_command();
+  }
 }
 
 bool Supervisor::may_start(const Child& child) const {
@@ -306,6 +342,7 @@ void Supervisor::publish() {
                      {"redis_socket", paths_.redis_socket().string()},
                      {"workers", to_json(workers_)},
                      {"doors", to_json(doors_)},
+                     {"http", to_json(http_)},
                      {"processes", processes},
                      {"restarts", restarts},
                      {"error", error_.has_value() ? error_to_json(*error_) : Json()}};
@@ -362,6 +399,7 @@ int Supervisor::run() {
     if (error_.has_value() || stop_asked != 0) break;
     if (clients_.try_lock(FileLock::Mode::kExclusive)) break;
     follow_worker_request();
+    follow_http_request();
     start_due_children();
     std::this_thread::sleep_for(state_ == "starting" ? kStartTick : kTick);
     bury_dead_children();
@@ -378,15 +416,10 @@ Json to_json(const WorkerRequest& request) {
 }
 
 WorkerRequest read_worker_request(const fs::path& file) {
-  std::error_code ignored;
-  if (!fs::exists(file, ignored)) return {};
-  Result<std::string> text = read_file(file, 1 << 16);
-  if (!text.ok()) return {};
-  const Result<Json> json = parse_json(*text, file.string());
-  if (!json.ok()) return {};
-  const auto count = json_field_or<int>(*json, "count", "workers", 0);
-  const auto threads = json_field_or<int>(*json, "threads", "workers", 0);
-  const auto device = json_field_or<std::string>(*json, "device", "workers", "auto");
+  const Json json = read_request(file);
+  const auto count = json_field_or<int>(json, "count", "workers", 0);
+  const auto threads = json_field_or<int>(json, "threads", "workers", 0);
+  const auto device = json_field_or<std::string>(json, "device", "workers", "auto");
   if (!count.ok() || !threads.ok() || !device.ok()) return {};
   return {*count, *threads, *device};
 }
@@ -403,6 +436,18 @@ DoorRequest doors_from_json(const Json& json) {
   const auto roots = json_field_or<std::vector<std::string>>(json, "model_roots", "doors", {});
   if (!listen.ok() || !workers.ok() || !roots.ok()) return {};
   return {*listen, *workers, *roots};
+}
+
+Json to_json(const HttpRequest& request) {
+  return {{"address", request.address}, {"read_only", request.read_only}};
+}
+
+HttpRequest read_http_request(const fs::path& file) {
+  const Json json = read_request(file);
+  const auto address = json_field_or<std::string>(json, "address", "http", "");
+  const auto read_only = json_field_or<bool>(json, "read_only", "http", false);
+  if (!address.ok() || !read_only.ok()) return {};
+  return {*address, *read_only};
 }
 
 int supervise(const fs::path& home, const std::string& doors) {

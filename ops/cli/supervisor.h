@@ -45,6 +45,15 @@ struct DoorRequest {
 Json to_json(const DoorRequest& doors);
 // What is missing or malformed is as if not asked for.
 DoorRequest doors_from_json(const Json& json);
+// What run/http.json asks for: the HTTP front of the coordinator, which is started again for it.
+struct HttpRequest {
+  std::string address;  // HOST:PORT; empty: none
+  bool read_only = false;
+  bool operator==(const HttpRequest&) const = default;
+};
+Json to_json(const HttpRequest& request);
+// As read_worker_request.
+HttpRequest read_http_request(const std::filesystem::path& file);
 
 // Runs until nobody is attached. The exit code of the process.
 int supervise(const std::filesystem::path& home, const std::string& doors);

@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* kExamples = R"(examples:
   bitalloc serve --workers 2
+  bitalloc serve --http                               (the page, at 127.0.0.1:7680)
   bitalloc submit --model ./m --data score.jsonl      (in another terminal)
   bitalloc serve --listen tcp://0.0.0.0:7600 --model-root /models
                          (for other machines; `bitalloc keys --help` says who gets in)
@@ -43,29 +44,40 @@ Status check_doors(const Context& context, const DoorRequest& doors) {
   return {};
 }
 
+void print_facts(const Context& context, const LocalService& service, const WorkerFlags& workers,
+                 const DoorRequest& doors, const HttpRequest& http) {
+  const LocalPaths& paths = service.paths();
+  Json facts = {{"client_endpoint", service.endpoint()},
+                {"worker_endpoint", paths.worker_endpoint()},
+                {"listen", doors.listen},
+                {"listen_workers", doors.listen_workers},
+                {"home", paths.home.string()},
+                {"workers", workers.workers}};
+  std::string text = fmt::format("serving {}\n  clients: --server {}\n  workers: {}",
+                                 paths.home.string(), service.endpoint(), paths.worker_endpoint());
+  if (!doors.listen.empty()) text += "\n  clients with keys: " + doors.listen;
+  if (!doors.listen_workers.empty()) text += "\n  workers with keys: " + doors.listen_workers;
+  if (!http.address.empty()) {
+    const std::string url = fmt::format("http://{}/", http.address);
+    facts["http"] = {{"url", url}, {"token_file", paths.http_token().string()}};
+    text += fmt::format("\n  page: {} (token: {})", url, paths.http_token().string());
+  }
+  if (context.json) {
+    print_json(facts);
+  } else {
+    print_line(context, text);
+  }
+}
+
 // An attached command is all that keeps the supervisor running: serving is being attached.
-Result<int> serve(const Context& context, const WorkerFlags& workers, const DoorRequest& doors) {
+Result<int> serve(const Context& context, const WorkerFlags& workers, const DoorRequest& doors,
+                  const HttpRequest& http) {
   BA_RETURN_IF_ERROR(check_doors(context, doors));
   BA_ASSIGN_OR_RETURN(const auto connection, Connection::open(context, doors));
   LocalService& service = *connection->local();
   BA_RETURN_IF_ERROR(want_workers(*connection, workers));
-  const Json facts = {{"client_endpoint", service.endpoint()},
-                      {"worker_endpoint", service.paths().worker_endpoint()},
-                      {"listen", doors.listen},
-                      {"listen_workers", doors.listen_workers},
-                      {"home", service.paths().home.string()},
-                      {"workers", workers.workers}};
-  if (context.json) {
-    print_json(facts);
-  } else {
-    print_line(context, fmt::format("serving {}\n  clients: --server {}\n  workers: {}",
-                                    service.paths().home.string(), service.endpoint(),
-                                    service.paths().worker_endpoint()));
-    if (!doors.listen.empty()) print_line(context, "  clients with keys: " + doors.listen);
-    if (!doors.listen_workers.empty()) {
-      print_line(context, "  workers with keys: " + doors.listen_workers);
-    }
-  }
+  if (!http.address.empty()) BA_RETURN_IF_ERROR(service.want_http(http));
+  print_facts(context, service, workers, doors, http);
   while (!interrupted()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     BA_RETURN_IF_ERROR(service.ensure());
@@ -83,6 +95,13 @@ void add_serve_command(CommandLine& line) {
       add_command(line, line.app, "serve", "coordinator, workers and Redis until stopped",
                   kExamples, /*service=*/false);
   add_worker_options(command, *workers);
+  auto http = std::make_shared<HttpRequest>();
+  command
+      ->add_option("--http", http->address,
+                   "serve the page and the REST API at HOST:PORT (127.0.0.1:7680)")
+      ->expected(0, 1)
+      ->default_str("127.0.0.1:7680");
+  command->add_flag("--http-read-only", http->read_only, "refuse every change over HTTP");
   command->add_option("--home", line.context.home, "folder of local mode")
       ->envname("BITALLOC_HOME");
   command->add_option("--listen", doors->listen,
@@ -99,7 +118,7 @@ void add_serve_command(CommandLine& line) {
     Context local = context;
     local.server.clear();  // BITALLOC_SERVER does not matter to who is the service
     for (std::string& root : doors->model_roots) root = std::filesystem::absolute(root).string();
-    return serve(local, *workers, *doors);
+    return serve(local, *workers, *doors, *http);
   });
 }
 
