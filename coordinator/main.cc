@@ -28,8 +28,8 @@ constexpr const char* kExamples = R"(Examples:
   bitalloc-coordinator --redis tcp://127.0.0.1:6379 --client-endpoint tcp://127.0.0.1:7600 \
       --worker-endpoint tcp://127.0.0.1:7601 --checkpoint-dir /var/lib/bitalloc
 
-Exit codes: 0 stopped by SIGTERM or SIGINT, 1 cannot start or another coordinator has taken over,
-2 wrong flags.)";
+Exit codes: 0 stopped by SIGTERM or SIGINT, 1 cannot start, another coordinator has taken over, or
+Redis has lost acknowledged changes (start again: they are made again), 2 wrong flags.)";
 
 struct Options {
   FrontOptions front;

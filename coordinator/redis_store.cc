@@ -17,6 +17,7 @@ using std::chrono::milliseconds;
 constexpr size_t kMaxBatch = 256;            // changes a pipeline
 constexpr size_t kResultsPerCommand = 1000;  // of an import
 constexpr int kMaxPauseMs = 2'000;
+constexpr int kLoadingPauseMs = 250;
 constexpr const char* kLock = "bitalloc:coordinator";
 constexpr const char* kSearches = "bitalloc:searches";
 constexpr const char* kFenced = "FENCED ";
@@ -58,6 +59,11 @@ Result<Lease> parse_lease(const std::string& text) {
   return Lease{WorkerEpoch(text.substr(space + 1)), Fence(fence)};
 }
 
+// Redis listens before it has read its file, which may take minutes.
+bool is_loading(const Status& status) {
+  return !status.ok() && status.error().message.find("Redis: LOADING ") != std::string::npos;
+}
+
 StoreDone to_done(uint64_t token, const RedisReply& reply) {
   StoreDone done{token, StoreDone::Outcome::kNew, ""};
   if (reply.text(0) == "duplicate") done.outcome = StoreDone::Outcome::kDuplicate;
@@ -80,7 +86,13 @@ RedisStore::~RedisStore() {
 
 Result<std::unique_ptr<RedisStore>> RedisStore::open(RedisStoreOptions options, Callback callback) {
   std::unique_ptr<RedisStore> store(new RedisStore(std::move(options), std::move(callback)));
-  BA_RETURN_IF_ERROR(store->prepare());
+  Status ready = store->prepare();
+  if (is_loading(ready)) spdlog::info("Redis is loading its file");
+  while (is_loading(ready)) {
+    std::this_thread::sleep_for(milliseconds(kLoadingPauseMs));
+    ready = store->prepare();
+  }
+  BA_RETURN_IF_ERROR(ready);
   BA_RETURN_IF_ERROR(store->take_lock());
   return store;
 }
@@ -148,6 +160,7 @@ Status RedisStore::take_lock() {
                                              std::to_string(options_.lock_ttl_ms)}));
     if (reply.integer(0) > 0) {
       fence_ = std::to_string(reply.integer(0));
+      changes_ = reply.integer(3);
       renew_at_ = Clock::now() + milliseconds(options_.lock_ttl_ms / 5);
       return {};
     }
@@ -162,6 +175,7 @@ Status RedisStore::take_lock() {
 Status RedisStore::renew_lock(int ttl_ms) {
   BA_ASSIGN_OR_RETURN(const RedisReply reply,
                       connection_.command(eval(kRenew, {}, {std::to_string(ttl_ms)})));
+  changes_ = reply.integer();  // those that were made without an answer included
   renew_at_ = Clock::now() + milliseconds(options_.lock_ttl_ms / 5);
   return {};
 }
@@ -263,7 +277,7 @@ std::vector<std::string> RedisStore::eval(Script script, const std::vector<std::
   std::vector<std::string> command = {"EVALSHA", script_sha_[script],
                                       std::to_string(keys.size() + 1), kLock};
   command.insert(command.end(), keys.begin(), keys.end());
-  command.push_back(fence_);
+  command.push_back(fmt::format("{}/{}", fence_, changes_));
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }
@@ -421,8 +435,9 @@ Status RedisStore::run_batch(std::vector<StoreOp>& batch) {
         status = std::move(reply).error();
       } else if (reply->is_error()) {
         status = unavailable("Redis: " + reply->text());
-      } else if (i + 1 == replies[done]) {
-        callback_(to_done(batch[done].token, *reply));
+      } else {
+        ++changes_;
+        if (i + 1 == replies[done]) callback_(to_done(batch[done].token, *reply));
       }
     }
     if (!status.ok()) break;
