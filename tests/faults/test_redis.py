@@ -8,11 +8,8 @@ import subprocess
 import sys
 import time
 
-import pytest
-import redis
-
 from conftest import SMALL_MODEL
-from harness import TOTAL, Trial, bare, oracle, repeat, trial, wait_until
+from harness import Trial, bare, oracle, repeat, trial, wait_until
 
 GONE_BACK = "Redis has gone back to an older state"
 
@@ -150,7 +147,7 @@ def goes_back(trial, row, change):
     mark = len(service.said("coordinator"))
     with trial.fault(row):
         restart_redis_with(service, change)
-        wait_for_restarted_coordinator(service, deaths, GONE_BACK, mark)
+    wait_for_restarted_coordinator(service, deaths, GONE_BACK, mark)
 
 
 def test_older_file(trial):
