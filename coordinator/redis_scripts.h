@@ -33,6 +33,7 @@ end
 changes = redis.call('HINCRBY', KEYS[1], 'changes', 1)
 )lua";
 
+// A lock that would live longer than ttl_ms was written before the clock went back: it is stale.
 // The fence is the time unless that has gone back, so that a Redis restored from an old copy does
 // not give out a fence that a living coordinator holds already.
 // ARGV: holder, "take-over" or "", ttl_ms
@@ -41,7 +42,7 @@ inline constexpr const char* kAcquire = R"lua(
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local expires = tonumber(redis.call('HGET', KEYS[1], 'expires_ms') or 0)
-if expires > now and ARGV[2] ~= 'take-over' then
+if expires > now and expires <= now + ARGV[3] and ARGV[2] ~= 'take-over' then
   return {0, redis.call('HGET', KEYS[1], 'holder'), expires - now}
 end
 local fence = math.max(now, tonumber(redis.call('HGET', KEYS[1], 'fence') or 0) + 1)

@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <csignal>
+#include <ctime>
 #include <mutex>
 #include <optional>
 
@@ -245,6 +246,18 @@ TEST_F(RedisStoreTest, SecondCoordinatorIsRefusedWhileTheFirstLives) {
   EXPECT_NE(second.error().message.find("the first"), std::string::npos);
   EXPECT_TRUE((*first)->close(2'000));  // gives the lock back
   EXPECT_TRUE(RedisStore::open(options("the second"), listener.callback()).ok());
+}
+
+// The lock names the time at which it is stale, by the clock of Redis's host.
+TEST_F(RedisStoreTest, ClockThatWentBackDoesNotKeepTheLock) {
+  Listener listener;
+  ASSERT_TRUE((*open(listener))->load().ok());  // ends without giving the lock back
+  RedisConnection redis;
+  ASSERT_TRUE(redis.connect(options().address, 1'000).ok());
+  const std::string in_an_hour = std::to_string((std::time(nullptr) + 3'600) * 1'000);
+  ASSERT_TRUE(redis.command({"HSET", "bitalloc:coordinator", "expires_ms", in_an_hour}).ok());
+  const auto next = open(listener);
+  EXPECT_TRUE(next.ok()) << next.error().message;
 }
 
 TEST_F(RedisStoreTest, OlderCoordinatorsWritesAreRefusedAfterATakeOver) {
