@@ -140,7 +140,14 @@ Status Front::on_result(const wire::Message& message, const WorkerEpoch& epoch) 
   event::WorkerResult event;
   BA_ASSIGN_OR_RETURN(event.seconds,
                       json_field_or<double>(message.header, "seconds", "result", 0.0));
-  BA_ASSIGN_OR_RETURN(event.result, unpack_unit_result(fields.unit, message.blobs[0]));
+  Result<UnitResult> result = unpack_unit_result(fields.unit, message.blobs[0]);
+  if (!result.ok()) {
+    // The worker would send it for ever: the unit is taken from it and counts as failed there.
+    perform(action::SendRevoke{epoch, fields.search, fields.unit, fields.fence});
+    apply(event::WorkerFail{epoch, fields.search, fields.unit, fields.fence, result.error(), true});
+    return result.error();
+  }
+  event.result = std::move(result).value();
   if (message.header.contains("numerics_version")) {
     BA_ASSIGN_OR_RETURN(event.numerics_version,
                         json_field<int64_t>(message.header, "numerics_version", "result"));

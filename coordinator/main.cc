@@ -39,8 +39,8 @@ constexpr const char* kExamples = R"(Examples:
       --redis-user bitalloc --redis-password-file /etc/bitalloc/redis-password
 
 SIGHUP reads the allow-list again; so does a change of it, within a second.
-Exit codes: 0 stopped by SIGTERM or SIGINT, 1 cannot start or another coordinator has taken over,
-2 wrong flags.)";
+Exit codes: 0 stopped by SIGTERM or SIGINT, 1 cannot start, another coordinator has taken over, or
+Redis has lost acknowledged changes (start again: they are made again), 2 wrong flags.)";
 
 struct Options {
   FrontOptions front;

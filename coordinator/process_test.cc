@@ -375,6 +375,40 @@ TEST_F(Service, MalformedMessagesGetAnErrorReply) {
   EXPECT_TRUE(call(dir_, "info").ok());
 }
 
+// Else the worker would send it again for ever, and keep the unit with its heartbeats.
+TEST_F(Service, CutResultFreesItsUnit) {
+  const SmallSearch search = small_search(2, 2);
+  ASSERT_TRUE(submit(search).ok());
+  ZmqContext context;
+  Socket socket(context, Socket::Kind::kDealer);
+  ASSERT_TRUE(socket.connect(worker_endpoint(dir_)).ok());
+  const auto say = [&](const std::string& type, Json header, std::vector<std::string> blobs = {}) {
+    header["epoch"] = "cutter";
+    ASSERT_TRUE(socket.send({type, "c", header, std::move(blobs)}).ok());
+  };
+  const auto wait_for = [&](const std::string& type) {
+    Json header;
+    for (bool found = false; !found && *socket.wait(5'000);) {
+      const auto received = *socket.receive();
+      if (received) header = received->message.header;
+      found = received && received->message.type == type;
+    }
+    return header;
+  };
+  say("hello", Json::object());
+  say("ready", {{"credits", 1}});
+  const Json unit = wait_for("unit");
+  ASSERT_TRUE(unit.contains("fence")) << unit;
+  const Json lease = {{"search", unit["search"]}, {"unit", unit["unit"]}, {"fence", unit["fence"]}};
+  say("result", lease, {"cut"});
+  EXPECT_EQ(wait_for("revoke")["unit"], unit["unit"]);
+  EXPECT_EQ(wait_for("error")["code"], "invalid_argument");
+  const auto good = worker("good");
+  const Json status = wait_for_state(dir_, "s", "done");
+  EXPECT_EQ(status["state"], "done") << status;
+  EXPECT_EQ(checkpoint(), expected_checkpoint(search, "s"));
+}
+
 TEST_F(Service, WatchTellsEveryStepUntilTheEnd) {
   ASSERT_TRUE(submit(small_search(6, 4)).ok());
   ZmqContext context;

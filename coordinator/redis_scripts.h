@@ -7,8 +7,8 @@
 // check of the lock, one AOF transaction and one fsync for hundreds of changes. (A pipeline of
 // single calls would not do: Redis reads 16 KiB of a pipeline a turn and syncs after each turn.)
 //
-// Keys: `bitalloc:coordinator` (hash fence, holder, expires_ms), `bitalloc:searches` (set of ids),
-// and of a search, under `bitalloc:{id}:` with the braces, which keep one search in one slot of a
+// Keys: `bitalloc:coordinator` (hash fence, holder, expires_ms, changes), `bitalloc:searches` (set
+// of ids), and of a search, under `bitalloc:{id}:` with the braces, which keep one search in one slot of a
 // cluster: `spec` (hash spec, fingerprint, created_unix), `state` (JSON), `fence` (integer),
 // `leases` (hash unit → "fence worker"), `results` (hash unit → packed), `failures` (hash unit →
 // JSON, the units that are set aside), `tokens` (hash of blobs), `events` (capped stream).
@@ -16,38 +16,51 @@
 
 namespace bitalloc::redis_scripts {
 
-// KEYS[1] is the lock and ARGV[1] this coordinator's fence in every script below.
+// KEYS[1] is the lock and ARGV[1] "fence/changes" of this coordinator in every script below: how
+// many changes it knows to be durable. A Redis that holds fewer was restarted with an older file; a
+// write on top of that would hide what is missing.
 inline constexpr const char* kCheckLock = R"lua(
-local held = redis.call('HGET', KEYS[1], 'fence')
-if not held then
+local fence, known = string.match(ARGV[1], '^(%d+)/(%d+)$')
+local lock = redis.call('HMGET', KEYS[1], 'fence', 'changes', 'holder')
+if not lock[1] then
   return redis.error_reply('FENCED the lock is gone: Redis has lost its data or was flushed')
 end
-if held ~= ARGV[1] then
-  return redis.error_reply('FENCED a newer coordinator has taken over: ' ..
-                           tostring(redis.call('HGET', KEYS[1], 'holder')))
+if tonumber(lock[1]) > tonumber(fence) then
+  return redis.error_reply('FENCED a newer coordinator has taken over: ' .. tostring(lock[3]))
 end
+local changes = tonumber(lock[2] or 0)
+if lock[1] ~= fence or changes < tonumber(known) then
+  return redis.error_reply('FENCED Redis has gone back to an older state (' ..
+      string.format('change %.0f', changes) .. ', ' .. known .. ' was acknowledged): start the ' ..
+      'coordinator again, and what is missing is scored again')
+end
+changes = redis.call('HINCRBY', KEYS[1], 'changes', 1)
 )lua";
 
-// ARGV: holder, "take-over" or "", ttl_ms → {fence, "", 0} or {0, holder, ms until it is stale}.
+// A lock that would live longer than ttl_ms was written before the clock went back: it is stale.
+// The fence is the time unless that has gone back, so that a Redis restored from an old copy does
+// not give out a fence that a living coordinator holds already.
+// ARGV: holder, "take-over" or "", ttl_ms
+// → {fence, "", 0, changes} or {0, holder, ms until it is stale}.
 inline constexpr const char* kAcquire = R"lua(
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local expires = tonumber(redis.call('HGET', KEYS[1], 'expires_ms') or 0)
-if expires > now and ARGV[2] ~= 'take-over' then
+if expires > now and expires <= now + ARGV[3] and ARGV[2] ~= 'take-over' then
   return {0, redis.call('HGET', KEYS[1], 'holder'), expires - now}
 end
-local fence = redis.call('HINCRBY', KEYS[1], 'fence', 1)
-redis.call('HSET', KEYS[1], 'holder', ARGV[1],
+local fence = math.max(now, tonumber(redis.call('HGET', KEYS[1], 'fence') or 0) + 1)
+redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'fence', string.format('%.0f', fence),
            'expires_ms', string.format('%.0f', now + ARGV[3]))
-return {fence, '', 0}
+return {fence, '', 0, redis.call('HINCRBY', KEYS[1], 'changes', 1)}
 )lua";
 
-// ARGV: fence, ttl_ms (0: give the lock back).
+// ARGV: fence, ttl_ms (0: give the lock back) → changes.
 inline constexpr const char* kRenew = R"lua(
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('HSET', KEYS[1], 'expires_ms', string.format('%.0f', now + ARGV[2]))
-return 1
+return changes
 )lua";
 
 // KEYS: lock, searches, spec, state, fence, leases, results, tokens, events, failures.

@@ -19,6 +19,7 @@ constexpr size_t kMaxBatchBytes = 64 << 20;  // of results; Redis closes clients
 constexpr size_t kMaxGroupBytes = 1 << 20;   // of results in one script call
 constexpr size_t kResultsPerCommand = 1000;  // of an import or a start
 constexpr int kMaxPauseMs = 2'000;
+constexpr int kLoadingPauseMs = 250;
 constexpr const char* kLock = "bitalloc:coordinator";
 constexpr const char* kSearches = "bitalloc:searches";
 constexpr const char* kFenced = "FENCED ";
@@ -83,6 +84,11 @@ size_t length_of_first_call(std::span<const StoreOp> changes) {
   return std::max<size_t>(count, 1);
 }
 
+// Redis listens before it has read its file, which may take minutes.
+bool is_loading(const Status& status) {
+  return !status.ok() && status.error().message.find("Redis: LOADING ") != std::string::npos;
+}
+
 // `outcome` is one reply of kChangeUnits.
 StoreDone to_done(uint64_t token, const RedisReply& outcome) {
   StoreDone done{token, StoreDone::Outcome::kNew, ""};
@@ -106,7 +112,13 @@ RedisStore::~RedisStore() {
 
 Result<std::unique_ptr<RedisStore>> RedisStore::open(RedisStoreOptions options, Callback callback) {
   std::unique_ptr<RedisStore> store(new RedisStore(std::move(options), std::move(callback)));
-  BA_RETURN_IF_ERROR(store->prepare());
+  Status ready = store->prepare();
+  if (is_loading(ready)) spdlog::info("Redis is loading its file");
+  while (is_loading(ready)) {
+    std::this_thread::sleep_for(milliseconds(kLoadingPauseMs));
+    ready = store->prepare();
+  }
+  BA_RETURN_IF_ERROR(ready);
   BA_RETURN_IF_ERROR(store->take_lock());
   return store;
 }
@@ -174,6 +186,7 @@ Status RedisStore::take_lock() {
                                              std::to_string(options_.lock_ttl_ms)}));
     if (reply.integer(0) > 0) {
       fence_ = std::to_string(reply.integer(0));
+      changes_ = reply.integer(3);
       renew_at_ = Clock::now() + milliseconds(options_.lock_ttl_ms / 5);
       return {};
     }
@@ -188,6 +201,7 @@ Status RedisStore::take_lock() {
 Status RedisStore::renew_lock(int ttl_ms) {
   BA_ASSIGN_OR_RETURN(const RedisReply reply,
                       connection_.command(eval(kRenew, {}, {std::to_string(ttl_ms)})));
+  changes_ = reply.integer();  // those that were made without an answer included
   renew_at_ = Clock::now() + milliseconds(options_.lock_ttl_ms / 5);
   return {};
 }
@@ -315,7 +329,7 @@ std::vector<std::string> RedisStore::eval(Script script, const std::vector<std::
   std::vector<std::string> command = {"EVALSHA", script_sha_[script],
                                       std::to_string(keys.size() + 1), kLock};
   command.insert(command.end(), keys.begin(), keys.end());
-  command.push_back(fence_);
+  command.push_back(fmt::format("{}/{}", fence_, changes_));
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }
@@ -512,6 +526,7 @@ Status RedisStore::receive(const Call& call, std::span<const StoreOp> changes) {
   for (size_t i = 0; i < call.replies; ++i) {
     BA_ASSIGN_OR_RETURN(const RedisReply reply, connection_.read());
     if (reply.is_error()) return unavailable("Redis: " + reply.text());
+    ++changes_;  // a script call is one
     if (i + 1 < call.replies) continue;
     for (size_t k = 0; k < changes.size(); ++k) {
       callback_(to_done(changes[k].token, reply.child(k)));

@@ -40,8 +40,8 @@ class RedisStore : public ResultStore {
   using Callback = std::function<void(StoreEvent)>;
   static constexpr size_t kCapacity = 32'768;
 
-  // Connects, checks version and settings, takes the lock (waits at most lock_ttl_ms for a stale
-  // one). Errors: kUnavailable, or kInvalidArgument with what to set.
+  // Connects, waits while Redis loads its file, checks version and settings, takes the lock (waits
+  // at most lock_ttl_ms for a stale one). Errors: kUnavailable, or kInvalidArgument with what to set.
   static Result<std::unique_ptr<RedisStore>> open(RedisStoreOptions options, Callback callback);
   ~RedisStore() override;
 
@@ -104,6 +104,7 @@ class RedisStore : public ResultStore {
   RedisConnection connection_;
   std::array<std::string, kCount> script_sha_;
   std::string fence_;
+  int64_t changes_ = 0;  // that Redis has acknowledged: it must never hold fewer
   std::string detail_;
   bool durable_ = false;
   std::chrono::steady_clock::time_point renew_at_;

@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <csignal>
+#include <ctime>
 #include <mutex>
 #include <optional>
 
@@ -357,6 +358,18 @@ TEST_F(RedisStoreTest, SecondCoordinatorIsRefusedWhileTheFirstLives) {
   EXPECT_TRUE(RedisStore::open(options("the second"), listener.callback()).ok());
 }
 
+// The lock names the time at which it is stale, by the clock of Redis's host.
+TEST_F(RedisStoreTest, ClockThatWentBackDoesNotKeepTheLock) {
+  Listener listener;
+  ASSERT_TRUE((*open(listener))->load().ok());  // ends without giving the lock back
+  RedisConnection redis;
+  ASSERT_TRUE(redis.connect(options().address, 1'000).ok());
+  const std::string in_an_hour = std::to_string((std::time(nullptr) + 3'600) * 1'000);
+  ASSERT_TRUE(redis.command({"HSET", "bitalloc:coordinator", "expires_ms", in_an_hour}).ok());
+  const auto next = open(listener);
+  EXPECT_TRUE(next.ok()) << next.error().message;
+}
+
 TEST_F(RedisStoreTest, OlderCoordinatorsWritesAreRefusedAfterATakeOver) {
   Listener old_listener;
   auto old_store = RedisStore::open(options("the first"), old_listener.callback());
@@ -372,6 +385,104 @@ TEST_F(RedisStoreTest, OlderCoordinatorsWritesAreRefusedAfterATakeOver) {
   EXPECT_NE(fenced->reason.find("the second"), std::string::npos);
   EXPECT_FALSE(old_listener.wait_done(1, 10));
   EXPECT_TRUE((*store)->load()->empty());
+}
+
+// What Redis would hold after a restart with the file of this moment.
+class RedisStoreHistoryTest : public RedisStoreTest {
+ protected:
+  void keep_file() { copy_file("appendonlydir", "kept"); }
+  void restart_with_kept_file() {
+    redis_.signal(SIGKILL);
+    redis_.wait();
+    copy_file("kept", "appendonlydir");
+    redis_ = testing::start_redis(dir_);
+  }
+
+ private:
+  void copy_file(const std::string& from, const std::string& to) {
+    std::filesystem::remove_all(dir_.path(to));
+    std::filesystem::copy(dir_.path(from), dir_.path(to));
+  }
+};
+
+TEST_F(RedisStoreHistoryTest, OlderFileEndsTheCoordinatorAndTheNextOneReadsIt) {
+  Listener listener;
+  auto store = open(listener);
+  ASSERT_TRUE((*store)->load().ok());
+  (*store)->put({1, PutSearch{record(), tokens()}});
+  (*store)->put({2, put_result(0)});
+  ASSERT_TRUE(listener.wait_done(2));
+  keep_file();
+  (*store)->put({3, put_result(2)});
+  ASSERT_TRUE(listener.wait_done(3));
+  restart_with_kept_file();
+  (*store)->put({4, put_result(3)});  // must not be written on top of what is missing
+  const auto fenced = listener.wait_for<StoreFenced>();
+  ASSERT_TRUE(fenced);
+  EXPECT_NE(fenced->reason.find("gone back to an older state"), std::string::npos)
+      << fenced->reason;
+  EXPECT_FALSE(listener.wait_done(4, 10));
+  Listener second;
+  auto next = open(second);
+  ASSERT_TRUE(next.ok()) << next.error().message;
+  EXPECT_EQ((*next)->load()->front().record.results.size(), 1u);
+}
+
+TEST_F(RedisStoreHistoryTest, SameFileAfterARestartIsNoLoss) {
+  Listener listener;
+  auto store = open(listener);
+  ASSERT_TRUE((*store)->load().ok());
+  (*store)->put({1, PutSearch{record(), tokens()}});
+  (*store)->put({2, put_result(0)});
+  ASSERT_TRUE(listener.wait_done(2));
+  for (uint64_t token : {3, 4}) {
+    keep_file();
+    restart_with_kept_file();
+    (*store)->put({token, put_result(token)});
+    EXPECT_TRUE(listener.wait_done(token));
+  }
+  EXPECT_FALSE(listener.wait_for<StoreFenced>(10));
+}
+
+// The file is from before the first one's lock: its fence must not be given out a second time.
+TEST_F(RedisStoreHistoryTest, FenceIsNotGivenOutAgainFromAnOlderFile) {
+  const auto fence = [&] {
+    RedisConnection redis;
+    EXPECT_TRUE(redis.connect(options().address, 1'000).ok());
+    return redis.command({"HGET", "bitalloc:coordinator", "fence"})->text();
+  };
+  Listener listener;
+  ASSERT_TRUE((*open(listener))->load().ok());
+  keep_file();
+  RedisStoreOptions take_over = options();
+  take_over.take_over = true;
+  auto first = RedisStore::open(take_over, listener.callback());
+  ASSERT_TRUE(first.ok() && (*first)->load().ok());
+  const std::string of_the_first = fence();
+  restart_with_kept_file();
+  Listener second_listener;
+  auto second = RedisStore::open(take_over, second_listener.callback());
+  ASSERT_TRUE(second.ok() && (*second)->load().ok());
+  EXPECT_NE(fence(), of_the_first);
+  EXPECT_TRUE(listener.wait_for<StoreFenced>());
+  (*second)->put({1, PutSearch{record(), tokens()}});
+  EXPECT_TRUE(second_listener.wait_done(1));
+}
+
+TEST_F(RedisStoreTest, RedisThatIsStillLoadingIsWaitedFor) {
+  RedisConnection redis;
+  ASSERT_TRUE(redis.connect(options().address, 20'000).ok());
+  const std::string fill = "for i = 1, 10000 do redis.call('SET', 'k' .. i, i) end";
+  ASSERT_TRUE(redis.command({"EVAL", fill, "0"}).ok());
+  redis_.signal(SIGKILL);
+  redis_.wait();
+  redis_ = testing::start_redis(dir_, {"--key-load-delay", "100"});  // µs a command
+  RedisConnection early;
+  ASSERT_TRUE(early.connect(options().address, 5'000).ok());
+  EXPECT_NE(early.command({"PING"}).error().message.find("LOADING"), std::string::npos);
+  Listener listener;
+  const auto store = open(listener);
+  EXPECT_TRUE(store.ok()) << store.error().message;
 }
 
 TEST_F(RedisStoreTest, DamagedSearchIsLeftAloneAndTheOthersAreServed) {

@@ -135,7 +135,8 @@ struct StoreLost {  // it keeps trying; changes wait in order
   std::string reason;
 };
 struct StoreBack {};
-struct StoreFenced {  // another coordinator has taken over: nothing may be written any more
+struct StoreFenced {  // another coordinator has taken over, or the store has lost acknowledged
+                      // changes: nothing may be written any more
   std::string reason;
 };
 using StoreEvent = std::variant<StoreDone, StoreLost, StoreBack, StoreFenced>;

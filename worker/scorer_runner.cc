@@ -77,7 +77,9 @@ class ScorerRunner : public UnitRunner {
     options.device = device_;
     options.threads = threads_;
     options.dtype = spec.dtype == "bfloat16" ? ComputeDtype::kBfloat16 : ComputeDtype::kFloat32;
-    BA_ASSIGN_OR_RETURN(auto scorer, Scorer::load(directory, options));
+    Result<std::unique_ptr<Scorer>> loaded = Scorer::load(directory, options);
+    if (!loaded.ok()) return not_here(std::move(loaded).error());
+    std::unique_ptr<Scorer> scorer = std::move(loaded).value();
     const ModelFiles& files = scorer->files();
     if (files.weights_sha256 != spec.model.weights_sha256 ||
         files.config_sha256 != spec.model.config_sha256) {
@@ -95,6 +97,15 @@ class ScorerRunner : public UnitRunner {
   void set_loaded(const std::string& weights_sha256) {
     const std::lock_guard lock(mutex_);
     loaded_ = weights_sha256;
+  }
+
+  // Whoever submitted the search could read the model: what this worker misses or cannot read is
+  // its own trouble, and another worker may have it.
+  static Error not_here(Error error) {
+    const bool about_files =
+        error.code == ErrorCode::kNotFound || error.code == ErrorCode::kInvalidArgument;
+    if (about_files) error.code = ErrorCode::kMismatch;
+    return error;
   }
 
   static std::vector<SiteTask> tasks(const UnitWork& work, int64_t begin, int64_t end) {
