@@ -36,7 +36,8 @@ Json library_versions() {
 
 class ScorerRunner : public UnitRunner {
  public:
-  ScorerRunner(std::string device, int threads) : device_(std::move(device)), threads_(threads) {}
+  ScorerRunner(std::string device, int threads, MemoryOptions memory)
+      : device_(std::move(device)), threads_(threads), memory_(memory) {}
 
   Result<UnitResult> run(const UnitWork& work, const std::atomic<bool>& cancel) override {
     try {
@@ -67,6 +68,7 @@ class ScorerRunner : public UnitRunner {
     ScorerOptions options;
     options.device = device_;
     options.threads = threads_;
+    options.memory = memory_;
     options.dtype = spec.dtype == "bfloat16" ? ComputeDtype::kBfloat16 : ComputeDtype::kFloat32;
     BA_ASSIGN_OR_RETURN(auto scorer, Scorer::load(spec.model.path, options));
     const ModelFiles& files = scorer->files();
@@ -107,6 +109,7 @@ class ScorerRunner : public UnitRunner {
                         scorer_->score(work.tokens, tokens_sha256(work.tokens),
                                        tasks(work, work.unit.row_begin, work.unit.row_end),
                                        work.spec.candidates, cancel));
+    log_plan(work.unit);
     UnitResult result;
     result.unit = work.unit;
     result.sums = std::move(scores.kl_sums);
@@ -136,6 +139,15 @@ class ScorerRunner : public UnitRunner {
     return result;
   }
 
+  void log_plan(const UnitId& unit) const {
+    const UnitPlan& plan = scorer_->last_plan();
+    spdlog::info(
+        "{}: {} at most; {} sequences × {} candidates × {} layers at once; {} of the "
+        "reference kept on the device, {} on the host",
+        unit_name(unit), bytes_text(plan.peak_bytes), plan.sequences, plan.candidates, plan.sites,
+        bytes_text(plan.keep.device_bytes), bytes_text(plan.keep.host_bytes));
+  }
+
   // In the order of plan.h's Metric.
   static void append_metrics(const JointScores& joint, UnitResult& result) {
     auto& sums = result.sums;
@@ -148,6 +160,7 @@ class ScorerRunner : public UnitRunner {
 
   const std::string device_;
   const int threads_;
+  const MemoryOptions memory_;
   std::unique_ptr<Scorer> scorer_;
   std::string key_;  // identity of the model in scorer_
 };
@@ -168,7 +181,8 @@ Result<std::unique_ptr<UnitRunner>> make_scorer_runner(const ScorerRunnerOptions
   }
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads = options.threads > 0 ? options.threads : std::max(1, cores);
-  return std::unique_ptr<UnitRunner>(std::make_unique<ScorerRunner>(device, threads));
+  return std::unique_ptr<UnitRunner>(
+      std::make_unique<ScorerRunner>(device, threads, options.memory));
 }
 
 }  // namespace bitalloc

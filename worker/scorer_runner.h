@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "worker/memory_plan.h"
 #include "worker/unit_runner.h"
 
 namespace bitalloc {
@@ -11,6 +12,7 @@ namespace bitalloc {
 struct ScorerRunnerOptions {
   std::string device = "auto";  // "cpu", "cuda", "cuda:N"; auto: a GPU when there is one
   int threads = 0;              // 0: as many as there are cores
+  MemoryOptions memory;
 };
 
 // Keeps the last model loaded, so that units of one search load it once.
