@@ -1,5 +1,6 @@
 #include "worker/machine_memory.h"
 
+#include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
@@ -93,6 +94,7 @@ int64_t available_host_bytes(const fs::path& root) {
 
 int64_t available_bytes(const c10::Device& device) {
   if (device.is_cpu()) return available_host_bytes();
+  at::globalContext().lazyInitDevice(device.type());  // before, its allocator has no devices
   const auto [free, total] =
       c10::getDeviceAllocator(device.type())->getMemoryInfo(std::max<int>(0, device.index()));
   return static_cast<int64_t>(free);

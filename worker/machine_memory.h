@@ -8,7 +8,8 @@
 
 namespace bitalloc {
 
-// Bytes that this process can still get on `device`: of host memory for a CPU.
+// Bytes that this process can still get on `device`: of host memory for a CPU. Throws as LibTorch
+// does.
 int64_t available_bytes(const c10::Device& device);
 
 // Host memory: what the kernel says is available (MemAvailable), and no more than what the limits

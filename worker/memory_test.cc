@@ -114,14 +114,18 @@ std::vector<SiteTask> sites_of(const Scorer& scorer) {
   return sites;
 }
 
+// First and last layer, neighbours, and one between: in no order.
+std::vector<SiteTask> some_sites() {
+  return {{.layer = 7}, {.layer = 0}, {.layer = 8}, {.layer = 11}, {.layer = 4}};
+}
+
 const std::vector<Candidate>& candidates() {
-  static const auto all =
-      parse({"fp8_e4m3/fp8_e4m3", "nvfp4/nvfp4", "fp8_e4m3/nvfp4", "bf16/bf16", "nvfp4/bf16"});
+  static const auto all = parse({"fp8_e4m3/fp8_e4m3", "bf16/bf16", "nvfp4/bf16"});
   return all;
 }
 
 Result<UnitScores> score(Scorer& scorer, const TokenSet& batch) {
-  return scorer.score(batch, "batch", sites_of(scorer), candidates(), kNotCancelled);
+  return scorer.score(batch, "batch", some_sites(), candidates(), kNotCancelled);
 }
 
 const fs::path kSmall = kFixtures / "small/model";  // 12 layers, hidden 128
@@ -142,14 +146,14 @@ std::vector<TokenSet> batches(int64_t vocab_size) {
 // Memory decides what is kept and how a unit is cut, never a bit of a score.
 TEST(Memory, ScoresAreThoseOfUnlimitedMemory) {
   allocator();
-  for (const int threads : {1, 2}) {
+  for (const int threads : {2, 1}) {
     const auto unlimited = load(kSmall, {.threads = threads});
     for (const TokenSet& batch : batches(unlimited->files().config.vocab_size)) {
       const auto expected = score(*unlimited, batch);
       ASSERT_TRUE(expected.ok()) << expected.error().message;
       const UnitPlan whole = unlimited->last_plan();
       ASSERT_TRUE(whole.keep.all_on_device());
-      EXPECT_EQ(whole.sites, 12);
+      EXPECT_EQ(whole.sites, 5);
 
       for (const int64_t kept : {int64_t{0}, whole.keep.device_bytes / 40,
                                  whole.keep.device_bytes / 3, whole.keep.device_bytes - 1}) {
@@ -180,10 +184,10 @@ TEST(Memory, OneUnitAfterAnotherOnWhatIsKept) {
   const auto expected = score(*unlimited, batch);
   ASSERT_TRUE(expected.ok());
   const auto scorer = load(kSmall, {.threads = 2, .memory = {.activation_bytes = kMiB}});
-  const auto all = sites_of(*scorer);
+  const auto all = some_sites();
   std::vector<double> sums;
   for (const std::vector<SiteTask>& sites :
-       {std::vector(all.begin(), all.begin() + 5), std::vector(all.begin() + 5, all.end())}) {
+       {std::vector(all.begin(), all.begin() + 3), std::vector(all.begin() + 3, all.end())}) {
     const auto part = scorer->score(batch, "batch", sites, candidates(), kNotCancelled);
     ASSERT_TRUE(part.ok()) << part.error().message;
     sums.insert(sums.end(), part->kl_sums.begin(), part->kl_sums.end());
@@ -194,13 +198,13 @@ TEST(Memory, OneUnitAfterAnotherOnWhatIsKept) {
 // What the plan says is an upper bound, and no more than kLoose above what is really handed out.
 constexpr double kLoose = 1.6;
 
-void expect_planned_peak(const fs::path& model, const TokenSet& batch, ScorerOptions options,
-                         const std::string& what) {
+UnitPlan expect_planned_peak(const fs::path& model, const TokenSet& batch,
+                             const ScorerOptions& options, const std::string& what) {
   const int64_t before = allocator().now();
   const auto scorer = load(model, options);
   allocator().start_again();
   const auto scores = score(*scorer, batch);
-  ASSERT_TRUE(scores.ok()) << what << ": " << scores.error().message;
+  EXPECT_TRUE(scores.ok()) << what;
   const auto measured = static_cast<double>(allocator().peak() - before);
   const auto planned = static_cast<double>(scorer->last_plan().peak_bytes);
   fmt::print(
@@ -209,10 +213,11 @@ void expect_planned_peak(const fs::path& model, const TokenSet& batch, ScorerOpt
       scorer->last_plan().candidates, scorer->last_plan().sites);
   EXPECT_FALSE(!(measured <= planned)) << what;
   EXPECT_FALSE(!(measured * kLoose >= planned)) << what;
+  return scorer->last_plan();
 }
 
 TEST(Memory, MeasuredPeakIsWhatWasPlanned) {
-  const TokenSet longer = random_tokens(4, 1024, 1000);
+  const TokenSet longer = random_tokens(3, 512, 1000);
   TokenSet holes = longer;
   for (size_t i = 0; i < holes.mask.size(); i += 100) holes.mask[i] = 0;
   for (const ComputeDtype dtype : {ComputeDtype::kFloat32, ComputeDtype::kBfloat16}) {
@@ -220,12 +225,9 @@ TEST(Memory, MeasuredPeakIsWhatWasPlanned) {
       const std::string name =
           fmt::format("{}, {}", dtype == ComputeDtype::kFloat32 ? "f32" : "bf16",
                       batch.mask[0] == 1 ? "plain" : "holes");
-      const auto probe = load(kSmall, {.dtype = dtype, .threads = 2});
-      ASSERT_TRUE(score(*probe, batch).ok());
-      const UnitPlan whole = probe->last_plan();
       const ScorerOptions options = {.dtype = dtype, .threads = 2};
-      expect_planned_peak(kSmall, batch, options, name + ", whole");
-      for (const double share : {0.6, 0.3, 0.0}) {
+      const UnitPlan whole = expect_planned_peak(kSmall, batch, options, name + ", whole");
+      for (const double share : {0.5, 0.0}) {
         ScorerOptions limited = options;
         limited.memory.limit_bytes =
             whole.smallest_bytes +
@@ -239,7 +241,7 @@ TEST(Memory, MeasuredPeakIsWhatWasPlanned) {
 
 // The allocator has less than the plan believes: what is kept is freed, the unit is halved.
 TEST(Memory, RunningOutInSpiteOfThePlan) {
-  const TokenSet batch = random_tokens(4, 512, 1000);
+  const TokenSet batch = random_tokens(3, 300, 1000);
   const auto unlimited = load(kSmall, {.threads = 2});
   const auto expected = score(*unlimited, batch);
   ASSERT_TRUE(expected.ok());
@@ -269,7 +271,7 @@ TEST(Memory, RunningOutInSpiteOfThePlan) {
 }
 
 TEST(Memory, TooLittleForOneSequenceAndCandidate) {
-  const TokenSet batch = random_tokens(4, 512, 1000);
+  const TokenSet batch = random_tokens(3, 300, 1000);
   const auto unlimited = load(kSmall, {.threads = 1});
   ASSERT_TRUE(score(*unlimited, batch).ok());
   const int64_t needed = unlimited->last_plan().smallest_bytes;

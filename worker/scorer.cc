@@ -418,15 +418,15 @@ Result<std::unique_ptr<Scorer>> Scorer::load(const std::filesystem::path& model_
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
   BA_ASSIGN_OR_RETURN(state->files, inspect_model(model_directory, {.threads = threads}));
-  state->budget = make_budget(options.memory, state->device.is_cpu(),
-                              available_bytes(state->device), available_host_bytes());
   const auto dtype = options.dtype == ComputeDtype::kFloat32 ? at::kFloat : at::kBFloat16;
-  const bool wide_output = state->device.is_cpu() && dtype != at::kFloat;
-  BA_RETURN_IF_ERROR(check_weights_fit(
-      loading_bytes(state->files, static_cast<int64_t>(c10::elementSize(dtype)), wide_output),
-      state->budget));
   BA_RETURN_IF_ERROR(guarded([&]() -> Status {
     const c10::InferenceMode guard;
+    const bool on_cpu = state->device.is_cpu();
+    state->budget =
+        make_budget(options.memory, on_cpu, available_bytes(state->device), available_host_bytes());
+    const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+    BA_RETURN_IF_ERROR(check_weights_fit(
+        loading_bytes(state->files, element_bytes, on_cpu && dtype != at::kFloat), state->budget));
     at::set_num_threads(threads);
     state->model = load_decoder(state->files, state->device, dtype);
     return {};

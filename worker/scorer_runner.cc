@@ -109,7 +109,7 @@ class ScorerRunner : public UnitRunner {
                         scorer_->score(work.tokens, tokens_sha256(work.tokens),
                                        tasks(work, work.unit.row_begin, work.unit.row_end),
                                        work.spec.candidates, cancel));
-    log_plan(work.unit);
+    log_plan();
     UnitResult result;
     result.unit = work.unit;
     result.sums = std::move(scores.kl_sums);
@@ -139,13 +139,16 @@ class ScorerRunner : public UnitRunner {
     return result;
   }
 
-  void log_plan(const UnitId& unit) const {
+  // Once for every way in which units are cut.
+  void log_plan() {
     const UnitPlan& plan = scorer_->last_plan();
-    spdlog::info(
-        "{}: {} at most; {} sequences × {} candidates × {} layers at once; {} of the "
+    const std::string text = fmt::format(
+        "units take {} at most: {} sequences × {} candidates × {} layers at once; {} of the "
         "reference kept on the device, {} on the host",
-        unit_name(unit), bytes_text(plan.peak_bytes), plan.sequences, plan.candidates, plan.sites,
+        bytes_text(plan.peak_bytes), plan.sequences, plan.candidates, plan.sites,
         bytes_text(plan.keep.device_bytes), bytes_text(plan.keep.host_bytes));
+    if (text != logged_plan_) spdlog::info("{}", text);
+    logged_plan_ = text;
   }
 
   // In the order of plan.h's Metric.
@@ -163,6 +166,7 @@ class ScorerRunner : public UnitRunner {
   const MemoryOptions memory_;
   std::unique_ptr<Scorer> scorer_;
   std::string key_;  // identity of the model in scorer_
+  std::string logged_plan_;
 };
 
 }  // namespace

@@ -82,4 +82,4 @@ def test_too_little_memory_fails_the_job_with_the_bytes(small_model, tmp_path):
 def test_sizes_that_are_none(small_model, tmp_path):
     cli = CommandLine(tmp_path / "home")
     for size in ["much", "-1", "8GiBs"]:
-        search(cli, small_model, "--activation-memory", size, code=2)
+        cli.run("search", "--model", small_model, "--data", DATA, "--activation-memory", size, code=2)
