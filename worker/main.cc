@@ -58,6 +58,24 @@ void set_up_logging(const Flags& flags) {
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
 }
 
+void add_memory_options(CLI::App& app, bitalloc::MemoryOptions& memory) {
+  const auto add_size = [&](const char* flag, std::optional<int64_t>& bytes, const char* text) {
+    app.add_option(flag, bytes, text)->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
+  };
+  add_size("--memory-limit", memory.limit_bytes,
+           "of the device, for weights and all that is computed, e.g. 8GiB (default: 9/10 of what "
+           "is free); units that do not fit are run in parts");
+  add_size("--activation-memory", memory.activation_bytes,
+           "of that, for kept activations of the reference (default: a half; on CPUs a quarter)");
+  add_size("--host-activation-memory", memory.host_activation_bytes,
+           "of pinned host memory, for activations that do not fit on a GPU (default: a quarter of "
+           "what is free); what fits nowhere is computed again");
+  app.add_option("--machine-workers", memory.machine_workers,
+                 "workers that share this machine's memory")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+}
+
 void define(CLI::App& app, Flags& flags) {
   app.add_option("--coordinator", flags.service.coordinator,
                  "the coordinator's worker endpoint (ipc:// or tcp://)")
@@ -79,6 +97,7 @@ void define(CLI::App& app, Flags& flags) {
   app.add_option("--threads", flags.runner.threads, "CPU threads (0: one a core)")
       ->capture_default_str()
       ->check(CLI::Range(0, 4096));
+  add_memory_options(app, flags.runner.memory);
   app.add_option("--credits", flags.service.credits, "units held at once")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));

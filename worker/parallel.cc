@@ -42,7 +42,7 @@ int64_t slots_for(const c10::Device& device) {
 }
 
 Status run_items(const c10::Device& device, int64_t count, const std::atomic<bool>& cancel,
-                 const std::function<Status(int64_t item, int64_t slot)>& body) {
+                 const std::function<Status(int64_t item, int64_t slot)>& body, int64_t whole) {
   std::atomic<int64_t> next{0};
   std::atomic<bool> stop{false};
   std::mutex mutex;  // guards failed_item and failure
@@ -62,7 +62,7 @@ Status run_items(const c10::Device& device, int64_t count, const std::atomic<boo
       }
     }
   };
-  const int64_t slots = std::min(slots_for(device), count);
+  const int64_t slots = std::min(slots_for(device), std::max(count, whole));
   if (slots <= 1) {
     work(0);
   } else {

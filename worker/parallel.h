@@ -18,8 +18,10 @@ namespace bitalloc {
 // Runs body(item, slot) for items 0 … count−1; `slot` < slots_for(device) names a thread's own
 // buffers. Stops early, with the error of the lowest item that failed, or with kCancelled when
 // `cancel` is set. Exceptions of LibTorch become errors.
+// `whole`: how many items there would be if this were not a part of something larger. A lone item's
+// products run on all threads and may round differently, so a part of many runs as they would.
 Status run_items(const c10::Device& device, int64_t count, const std::atomic<bool>& cancel,
-                 const std::function<Status(int64_t item, int64_t slot)>& body);
+                 const std::function<Status(int64_t item, int64_t slot)>& body, int64_t whole = 0);
 
 int64_t slots_for(const c10::Device& device);
 

@@ -5,9 +5,11 @@
 // from float32 logits as Σ p·(expm1(d) − d), d = log q − log p, accumulated in float64.
 //
 // Exact mode: the reference pass keeps the hidden state entering every layer and that layer's q, k
-// and v. A trial starts from them, so only the layers from the site upwards run, with all
-// candidates of a site stacked along the batch dimension. The output layer and the KL run over
-// tiles of tokens; no buffer grows with vocabulary × context.
+// and v, as far as memory goes (memory_plan.h). A trial starts from them, so only the layers from
+// the site upwards run, with all candidates of a site stacked along the batch dimension. The output
+// layer and the KL run over tiles of tokens; no buffer grows with vocabulary × context. What does
+// not fit is run in parts; on CPUs the sums of the parts are to the bit those of the whole, on GPUs
+// to rounding.
 //
 // Deterministic: the same model, batch, sites, candidates, device and thread count give the same
 // sums, whatever ran before.
@@ -25,6 +27,7 @@
 #include "common/model_files.h"
 #include "common/status.h"
 #include "common/tokens.h"
+#include "worker/memory_plan.h"
 
 namespace bitalloc {
 
@@ -68,6 +71,7 @@ struct ScorerOptions {
   int threads = 0;  // of the whole process (ATen has one pool); 0: as many as there are cores
   int64_t tile_bytes = 0;                  // one float32 tile of logits; 0: 64 MiB, GPUs 512 MiB
   int64_t stack_bytes = int64_t{1} << 30;  // widest activation of one stack of trials
+  MemoryOptions memory = {};
 };
 
 class Scorer {
@@ -81,11 +85,15 @@ class Scorer {
   Scorer& operator=(const Scorer&) = delete;
 
   const ModelFiles& files() const;
+  const NetworkShape& network() const;
+  // How the last call was cut.
+  const UnitPlan& last_plan() const;
 
   // Scores every candidate at every site. `batch_key` names the content of the batch: the reference
   // pass is kept from call to call as long as it stays the same.
   // Errors: kInvalidArgument (shapes, token ids ≥ vocabulary, no token with mask 1, unknown layer,
-  // values that are not finite: names layer and candidate), kCancelled once `cancel` is set.
+  // values that are not finite: names layer and candidate), kCancelled once `cancel` is set,
+  // kResourceExhausted with the bytes needed when not even one sequence and candidate fit.
   Result<UnitScores> score(const TokenSet& batch, const std::string& batch_key,
                            const std::vector<SiteTask>& sites,
                            const std::vector<Candidate>& candidates,

@@ -37,8 +37,11 @@ Json library_versions() {
 
 class ScorerRunner : public UnitRunner {
  public:
-  ScorerRunner(std::string device, int threads, ModelRoots model_roots)
-      : device_(std::move(device)), threads_(threads), model_roots_(std::move(model_roots)) {}
+  explicit ScorerRunner(ScorerRunnerOptions options)
+      : device_(std::move(options.device)),
+        threads_(options.threads),
+        model_roots_(std::move(options.model_roots)),
+        memory_(options.memory) {}
 
   Result<UnitResult> run(const UnitWork& work, const std::atomic<bool>& cancel) override {
     try {
@@ -76,6 +79,7 @@ class ScorerRunner : public UnitRunner {
     ScorerOptions options;
     options.device = device_;
     options.threads = threads_;
+    options.memory = memory_;
     options.dtype = spec.dtype == "bfloat16" ? ComputeDtype::kBfloat16 : ComputeDtype::kFloat32;
     Result<std::unique_ptr<Scorer>> loaded = Scorer::load(directory, options);
     if (!loaded.ok()) return not_here(std::move(loaded).error());
@@ -133,6 +137,7 @@ class ScorerRunner : public UnitRunner {
                         scorer_->score(work.tokens, tokens_sha256(work.tokens),
                                        tasks(work, work.unit.row_begin, work.unit.row_end),
                                        work.spec.candidates, cancel));
+    log_plan();
     UnitResult result;
     result.unit = work.unit;
     result.sums = std::move(scores.kl_sums);
@@ -162,6 +167,18 @@ class ScorerRunner : public UnitRunner {
     return result;
   }
 
+  // Once for every way in which units are cut.
+  void log_plan() {
+    const UnitPlan& plan = scorer_->last_plan();
+    const std::string text = fmt::format(
+        "units take {} at most: {} sequences × {} candidates × {} layers at once; {} of the "
+        "reference kept on the device, {} on the host",
+        bytes_text(plan.peak_bytes), plan.sequences, plan.candidates, plan.sites,
+        bytes_text(plan.keep.device_bytes), bytes_text(plan.keep.host_bytes));
+    if (text != logged_plan_) spdlog::info("{}", text);
+    logged_plan_ = text;
+  }
+
   // In the order of plan.h's Metric.
   static void append_metrics(const JointScores& joint, UnitResult& result) {
     auto& sums = result.sums;
@@ -175,16 +192,18 @@ class ScorerRunner : public UnitRunner {
   const std::string device_;
   const int threads_;
   const ModelRoots model_roots_;
+  const MemoryOptions memory_;
   std::unique_ptr<Scorer> scorer_;
   std::string key_;  // identity of the model in scorer_
   mutable std::mutex mutex_;
   std::string loaded_;  // guarded: weights of the model in scorer_
+  std::string logged_plan_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<UnitRunner>> make_scorer_runner(const ScorerRunnerOptions& options) {
-  std::string device = options.device;
+Result<std::unique_ptr<UnitRunner>> make_scorer_runner(ScorerRunnerOptions options) {
+  std::string& device = options.device;
   if (device == "auto") device = at::hasCUDA() ? "cuda" : "cpu";
   if (device != "cpu" && device != "cuda" && !device.starts_with("cuda:")) {
     return invalid_argument(
@@ -196,9 +215,8 @@ Result<std::unique_ptr<UnitRunner>> make_scorer_runner(const ScorerRunnerOptions
                        "--device", "check the driver with nvidia-smi, or use --device cpu");
   }
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int threads = options.threads > 0 ? options.threads : std::max(1, cores);
-  return std::unique_ptr<UnitRunner>(
-      std::make_unique<ScorerRunner>(device, threads, options.model_roots));
+  if (options.threads <= 0) options.threads = std::max(1, cores);
+  return std::unique_ptr<UnitRunner>(std::make_unique<ScorerRunner>(std::move(options)));
 }
 
 }  // namespace bitalloc

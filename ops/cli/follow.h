@@ -44,6 +44,10 @@ struct WorkerFlags {
   int workers = 1;
   int threads = 0;  // a worker; 0: cores / workers
   std::string device = "auto";
+  // Sizes as given; empty: the worker's default.
+  std::string memory_limit;
+  std::string activation_memory;
+  std::string host_activation_memory;
 };
 void add_worker_options(CLI::App* command, WorkerFlags& flags);
 Status want_workers(Connection& connection, const WorkerFlags& flags);

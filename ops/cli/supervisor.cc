@@ -71,6 +71,17 @@ Json read_request(const fs::path& file) {
   return json.ok() ? *json : Json();
 }
 
+void add_memory_arguments(const WorkerRequest& asked, std::vector<std::string>& arguments) {
+  const std::pair<const char*, const std::string&> sizes[] = {
+      {"--memory-limit", asked.memory_limit},
+      {"--activation-memory", asked.activation_memory},
+      {"--host-activation-memory", asked.host_activation_memory}};
+  for (const auto& [flag, size] : sizes) {
+    if (!size.empty()) arguments.insert(arguments.end(), {flag, size});
+  }
+  arguments.insert(arguments.end(), {"--machine-workers", fmt::format("{}", asked.count)});
+}
+
 // One child that is kept alive.
 struct Child {
   std::string name;
@@ -238,6 +249,7 @@ void Supervisor::follow_worker_request() {
                          kWorkerGraceSeconds,
                          "--log-file",
                          paths_.log(worker->name).string()};
+    add_memory_arguments(asked, worker->arguments);
     worker->output = paths_.logs / (worker->name + ".out");
     worker->patience = 3s;
     children_.push_back(std::move(worker));
@@ -412,7 +424,12 @@ int Supervisor::run() {
 }  // namespace
 
 Json to_json(const WorkerRequest& request) {
-  return {{"count", request.count}, {"threads", request.threads}, {"device", request.device}};
+  return {{"count", request.count},
+          {"threads", request.threads},
+          {"device", request.device},
+          {"memory_limit", request.memory_limit},
+          {"activation_memory", request.activation_memory},
+          {"host_activation_memory", request.host_activation_memory}};
 }
 
 WorkerRequest read_worker_request(const fs::path& file) {
@@ -421,7 +438,15 @@ WorkerRequest read_worker_request(const fs::path& file) {
   const auto threads = json_field_or<int>(json, "threads", "workers", 0);
   const auto device = json_field_or<std::string>(json, "device", "workers", "auto");
   if (!count.ok() || !threads.ok() || !device.ok()) return {};
-  return {*count, *threads, *device};
+  WorkerRequest request = {*count, *threads, *device, "", "", ""};
+  for (auto [key, size] : {std::pair{"memory_limit", &request.memory_limit},
+                           std::pair{"activation_memory", &request.activation_memory},
+                           std::pair{"host_activation_memory", &request.host_activation_memory}}) {
+    const auto text = json_field_or<std::string>(json, key, "workers", "");
+    if (!text.ok()) return {};
+    *size = *text;
+  }
+  return request;
 }
 
 Json to_json(const DoorRequest& doors) {

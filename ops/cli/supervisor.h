@@ -28,6 +28,10 @@ struct WorkerRequest {
   int count = 0;
   int threads = 0;  // a worker; 0: cores / count
   std::string device = "auto";
+  // Sizes for the workers' flags of the same names, as given ("8GiB"); empty: the worker's default.
+  std::string memory_limit;
+  std::string activation_memory;
+  std::string host_activation_memory;
 };
 Json to_json(const WorkerRequest& request);
 // Nothing asked for when the file is missing or malformed.
