@@ -36,6 +36,7 @@ struct FrontOptions {
   std::string server_secret_key;  // Z85; empty: no keys (see DoorLock)
   AccessList* access = nullptr;   // with keys; outlives the front
   std::string checkpoint_dir;     // empty: checkpoints are written on request only
+  ModelRoots model_roots;         // where the models of searches may be
   bool store_durable = true;      // for `info`
   std::string store_detail;
   QueueOptions queue;
