@@ -24,7 +24,7 @@ RequestPort::Ticket Front::request(wire::Message message, Reply reply) {
     this->reply(message, peer, unavailable("the coordinator stops", "", "try again in a moment"));
     return ticket;
   }
-  on_client({peer, std::move(message), std::nullopt});
+  on_client({peer, "", std::move(message), std::nullopt});
   return ticket;
 }
 
