@@ -27,7 +27,9 @@ class Roots : public ::testing::Test {
   std::string path(const std::string& name) const { return (base_ / name).string(); }
   bool allowed(const std::string& name) const {
     const Result<fs::path> resolved = roots_.resolve(path(name));
-    if (!resolved.ok()) EXPECT_EQ(resolved.error().field, "model.path");
+    if (!resolved.ok()) {
+      EXPECT_EQ(resolved.error().field, "model.path");
+    }
     return resolved.ok();
   }
 
