@@ -6,6 +6,8 @@
 namespace bitalloc {
 namespace {
 
+constexpr size_t kUsualActions = 3;  // of one event: an Action is large, so moving them costs
+
 int64_t numerics_version_of(const Fingerprint& fingerprint) {
   int64_t version = kNumericsVersion;
   const auto part = fingerprint.parts.find("numerics version");
@@ -159,6 +161,7 @@ Queue::Queue(QueueOptions options) : options_(options) {}
 Actions Queue::handle(const Event& event, TimeMs now) {
   now_ = now;
   actions_.clear();
+  actions_.reserve(kUsualActions);
   wake_rested();
   std::visit([this](const auto& e) { on(e); }, event);
   schedule();
@@ -213,7 +216,7 @@ void Queue::on(const event::SearchLoaded& event) {
     if (!slot || search.phases[*slot] != UnitPhase::kOpen) continue;
     HeldLease held{lease.worker, lease.fence, now_ + options_.restart_grace_ms};
     held.restored = true;
-    set_lease(search, *slot, std::move(held));
+    set_lease(search, *slot, std::move(held), nullptr);
   }
   refresh(search);
   maybe_finish(search);

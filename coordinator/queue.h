@@ -343,7 +343,8 @@ struct Worker {
   std::string last_search;          // the batch whose reference it holds
   size_t last_batch = 0;            // PlanLayout's number
   int64_t units_done = 0;
-  TimeMs alarm = 0;  // its entry among the queue's liveness alarms
+  int64_t units_held = 0;  // as Queue::held() lists them
+  TimeMs alarm = 0;        // its entry among the queue's liveness alarms
 
   // It can begin a unit of this model without loading it.
   bool holds(const std::string& model) const;
@@ -452,7 +453,7 @@ class Queue {
   Worker* heard(const WorkerEpoch& epoch);
   void renew(const event::WorkerHeartbeat::Held& held, const WorkerEpoch& worker);
   void drop_unconfirmed(const WorkerEpoch& worker);
-  Status acceptable(const Search& search, const event::WorkerResult& event);
+  Status acceptable(const Search& search, const event::WorkerResult& event, Worker* worker) const;
   void take_result(Search& search, size_t slot, const event::WorkerResult& event);
   void measure(Search& search, size_t slot, const event::WorkerResult& event);
   void exclude(Search& search, const WorkerEpoch& worker, const Error& error);
@@ -467,9 +468,10 @@ class Queue {
   void speculate();
   const WorkerEpoch* helper_for(const Search& search, const HeldLease& lease) const;
   bool grant_one(const WorkerEpoch& epoch, Worker& worker, bool may_switch);
-  void grant(Search& search, size_t slot, const WorkerEpoch& epoch, bool speculative);
+  void grant(Search& search, size_t slot, const WorkerEpoch& epoch, Worker& worker,
+             bool speculative);
   void go_to_batch(Search& search, size_t slot, Worker& worker);
-  void set_lease(Search& search, size_t slot, HeldLease lease);
+  void set_lease(Search& search, size_t slot, HeldLease lease, Worker* worker);
   HeldLease* lease_of(Search& search, size_t slot, const WorkerEpoch& worker);
   HeldLease clear_lease(Search& search, size_t slot, Fence fence);  // in memory
   void clear_leases(Search& search, size_t slot);                   // all of the unit, in memory
@@ -482,7 +484,7 @@ class Queue {
   void set_aside(Search& search, size_t slot);
   void move(Search& search, size_t slot, UnitPhase phase);
   void refresh(Search& search);
-  void note_idle(const WorkerEpoch& epoch);
+  void note_idle(const WorkerEpoch& epoch, const Worker& worker);
   void wake_rested();
   void expire_leases();
   double expected_seconds(const Search& search, size_t slot) const;

@@ -40,12 +40,12 @@ bool Queue::grant_one(const WorkerEpoch& epoch, Worker& worker, bool may_switch)
   if (leases_ >= options_.max_leases) return false;
   const auto pick = pick_unit(*this, epoch, worker, may_switch, now_);
   if (!pick) return false;
-  grant(*pick->search, pick->slot, epoch, false);
+  grant(*pick->search, pick->slot, epoch, worker, false);
   return true;
 }
 
-void Queue::grant(Search& search, size_t slot, const WorkerEpoch& epoch, bool speculative) {
-  Worker& worker = workers_.at(epoch);
+void Queue::grant(Search& search, size_t slot, const WorkerEpoch& epoch, Worker& worker,
+                  bool speculative) {
   ++search.fence.value;
   --worker.credits;
   if (!worker.last_model.empty() && !worker.holds(search.model())) {
@@ -57,10 +57,9 @@ void Queue::grant(Search& search, size_t slot, const WorkerEpoch& epoch, bool sp
   HeldLease held{epoch, search.fence, now_ + options_.lease_ms};
   held.speculative = speculative;
   held.charged_seconds = expected_seconds(search, slot);
-  const auto mine = held_.find(epoch);
-  held.place = mine == held_.end() ? 1 : std::ssize(mine->second) + 1;
+  held.place = worker.units_held + 1;
   turns_.charge(search.turn, held.charged_seconds);
-  set_lease(search, slot, std::move(held));
+  set_lease(search, slot, std::move(held), &worker);
   const Lease lease{epoch, search.fence};
   persist(PutLease{search.id, search.unit(slot), lease},
           LeasePending{search.id, search.unit(slot), lease});
@@ -103,7 +102,8 @@ void Queue::speculate() {
     const WorkerEpoch* helper = helper_for(*search, search->leases.at(slot)[0]);
     if (helper == nullptr) continue;
     ++search->speculated;
-    grant(*search, slot, WorkerEpoch(*helper), true);
+    const WorkerEpoch epoch = *helper;  // a copy: it may not be among the idle ones afterwards
+    grant(*search, slot, epoch, workers_.at(epoch), true);
   }
 }
 
@@ -128,26 +128,25 @@ const WorkerEpoch* Queue::helper_for(const Search& search, const HeldLease& leas
   return nullptr;
 }
 
-void Queue::note_idle(const WorkerEpoch& epoch) {
-  const auto worker = workers_.find(epoch);
-  if (worker == workers_.end()) return;
-  const auto mine = held_.find(epoch);
-  const int64_t holds = mine == held_.end() ? 0 : std::ssize(mine->second);
+void Queue::note_idle(const WorkerEpoch& epoch, const Worker& worker) {
   // A worker that says `ready` while a unit is on its way to it does not know of that unit yet.
-  if (worker->second.credits > 0 && holds < worker->second.largest_credits) {
+  if (worker.credits > 0 && worker.units_held < worker.largest_credits) {
     idle_.insert(epoch);
     newly_idle_.insert(epoch);
-  } else {
-    idle_.erase(epoch);
+  } else if (idle_.erase(epoch) > 0) {
     newly_idle_.erase(epoch);
   }
 }
 
 // ---- leases -------------------------------------------------------------------------------------
 
-void Queue::set_lease(Search& search, size_t slot, HeldLease lease) {
-  const WorkerEpoch worker = lease.worker;
-  held_[worker].insert({search.id, search.unit(slot)});
+// `worker` is null when it is not connected.
+void Queue::set_lease(Search& search, size_t slot, HeldLease lease, Worker* worker) {
+  held_[lease.worker].insert({search.id, search.unit(slot)});
+  if (worker != nullptr) {
+    ++worker->units_held;
+    note_idle(lease.worker, *worker);
+  }
   lease.granted = now_;
   lease.alarm = lease.deadline;
   lease_alarms_.insert({lease.alarm, &search, slot, lease.fence});
@@ -156,7 +155,6 @@ void Queue::set_lease(Search& search, size_t slot, HeldLease lease) {
   std::vector<HeldLease>& leases = search.leases[slot];
   leases.push_back(std::move(lease));
   if (leases.size() == 1) move(search, slot, UnitPhase::kLeased);
-  note_idle(worker);
 }
 
 HeldLease* Queue::lease_of(Search& search, size_t slot, const WorkerEpoch& worker) {
@@ -182,7 +180,10 @@ HeldLease Queue::clear_lease(Search& search, size_t slot, Fence fence) {
   if (holder->second.empty()) held_.erase(holder);
   if (leases_-- == options_.max_leases) work_added_ = true;
   speculative_ -= lease.speculative ? 1 : 0;
-  note_idle(lease.worker);
+  if (const auto worker = workers_.find(lease.worker); worker != workers_.end()) {
+    --worker->second.units_held;
+    note_idle(lease.worker, worker->second);
+  }
   return lease;
 }
 

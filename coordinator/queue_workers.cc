@@ -67,6 +67,8 @@ void Queue::on(const event::WorkerHello& event) {
   }
   worker.info = event.info;
   worker.heard = now_;
+  const auto mine = held_.find(event.worker);
+  worker.units_held = mine == held_.end() ? 0 : std::ssize(mine->second);
   worker.memory_bytes = std::max<int64_t>(0, said<int64_t>(event.info, "memory_bytes", 0));
   worker.numerics_version = said<int64_t>(event.info, "numerics_version", 0);
   set_models(worker, said<std::vector<std::string>>(event.info, "models", {}));
@@ -80,7 +82,7 @@ void Queue::on(const event::WorkerReady& event) {
   worker->credits = std::clamp<int64_t>(event.credits, 0, kMaxCredits);
   worker->largest_credits = std::max(worker->largest_credits, worker->credits);
   if (event.models) set_models(*worker, *event.models);
-  note_idle(event.worker);
+  note_idle(event.worker, *worker);
 }
 
 void Queue::on(const event::WorkerHeartbeat& event) {
@@ -130,20 +132,22 @@ void Queue::renew(const event::WorkerHeartbeat::Held& held, const WorkerEpoch& w
     case UnitPhase::kResting:
       break;
   }
-  if (!may_serve(*search, worker, workers_.at(worker))) return revoke();
+  Worker& holder = workers_.at(worker);
+  if (!may_serve(*search, worker, holder)) return revoke();
   // Nobody's, and somebody is at it already (a lease that ran out, a restart): it stays theirs.
   if (store_lost_ || stopping_ || leases_ >= options_.max_leases) return;
-  set_lease(*search, *slot, HeldLease{worker, held.fence, now_ + options_.lease_ms});
+  set_lease(*search, *slot, HeldLease{worker, held.fence, now_ + options_.lease_ms}, &holder);
   const Lease lease{worker, held.fence};
   persist(PutLease{search->id, held.unit, lease},
           LeasePending{search->id, held.unit, lease, false});
 }
 
-Status Queue::acceptable(const Search& search, const event::WorkerResult& event) {
-  const auto worker = workers_.find(event.worker);
+// A result says with which numerics it was computed, or its worker has said so in `hello`.
+Status Queue::acceptable(const Search& search, const event::WorkerResult& event,
+                         Worker* worker) const {
   int64_t version = event.numerics_version.value_or(0);
-  if (worker != workers_.end()) {
-    int64_t& known = worker->second.numerics_version;
+  if (worker != nullptr) {
+    int64_t& known = worker->numerics_version;
     if (version != 0) known = version;
     version = known;
   }
@@ -157,14 +161,14 @@ Status Queue::acceptable(const Search& search, const event::WorkerResult& event)
 }
 
 void Queue::on(const event::WorkerResult& event) {
-  heard(event.worker);
+  Worker* worker = heard(event.worker);
   Search* search = find_mutable(event.search);
   const UnitId& unit = event.result.unit;
   // A revoke makes the worker drop the result; without one it would send it for ever.
   const auto drop = [&] { act(action::SendRevoke{event.worker, event.search, unit, event.fence}); };
   const auto slot = search == nullptr ? std::nullopt : search->slot(unit);
   if (!slot) return drop();
-  const Status good = acceptable(*search, event);
+  const Status good = acceptable(*search, event, worker);
   if (good.ok()) return take_result(*search, *slot, event);
   act(action::SendReject{event.worker, event.search, unit, event.fence, event.correlation_id,
                          good.error()});
