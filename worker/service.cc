@@ -327,6 +327,9 @@ class WorkerService::Impl {
       return;
     }
     send_reports(now);
+    // With every heartbeat, too: the message may be lost with a connection, and a unit that was
+    // granted for these credits may be taken back before it was sent.
+    if (now >= next_heartbeat_) announced_credits_ = -1;
     announce_credits();
     if (now >= next_heartbeat_) heartbeat(now);
   }
