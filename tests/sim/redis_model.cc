@@ -80,6 +80,18 @@ Outcome RedisModel::on(const DeleteSearch& change) {
   return Outcome::kNew;
 }
 
+Outcome RedisModel::on(const PutFailure& change) {
+  const auto found = searches_.find(change.search);
+  if (found != searches_.end()) found->second.failures[change.unit] = change.failure;
+  return Outcome::kNew;
+}
+
+Outcome RedisModel::on(const ClearFailures& change) {
+  const auto found = searches_.find(change.search);
+  if (found != searches_.end()) found->second.failures.clear();
+  return Outcome::kNew;
+}
+
 const SearchRecord* RedisModel::find(const std::string& search) const {
   const auto found = searches_.find(search);
   return found == searches_.end() ? nullptr : &found->second;

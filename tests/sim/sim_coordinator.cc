@@ -126,6 +126,8 @@ void SimCoordinator::from_worker(const Event& event, SimWorker& worker, int64_t 
   } else if (std::holds_alternative<event::WorkerFail>(event)) {
     send(epoch, Pulse{});
     handle(event);
+  } else if (std::holds_alternative<event::WorkerGiveBack>(event)) {
+    handle(event);
   } else if (std::holds_alternative<event::WorkerBye>(event)) {
     handle(event);
     peers_.erase(epoch);
@@ -174,7 +176,7 @@ void SimCoordinator::perform(const action::SendReject& action) {
 }
 
 void SimCoordinator::perform(const action::SendRevoke& action) {
-  send(action.worker, Revoke{action.search, action.unit});
+  send(action.worker, Revoke{action.search, action.unit, action.fence});
 }
 
 void SimCoordinator::perform(const action::WriteCheckpoint& action) {

@@ -41,6 +41,7 @@ void SimWorker::compute_next() {
   if (queued == held_.end()) return;
   computing_ = true;
   (*queued)->state = State::kRunning;
+  loaded_model_ = (*queued)->order.spec->model.weights_sha256;
   const TimeMs took = scene_.random.between(options_.unit_ms_low, options_.unit_ms_high);
   later(took, [this, held = *queued, took] { finish(held, static_cast<double>(took) / 1e3); });
 }
@@ -93,7 +94,7 @@ void SimWorker::say(const Event& event) {
 }
 
 void SimWorker::say_hello() {
-  say(event::WorkerHello{epoch_, Json::object()});
+  say(event::WorkerHello{epoch_, {{"models", models()}}});
   welcomed_ = false;
   next_hello_ = clock() + back_off_;
   back_off_ = std::min(2 * back_off_, kLongestBackOffMs);
@@ -158,7 +159,7 @@ void SimWorker::on(const Ack& ack) {
 
 void SimWorker::on(const Revoke& revoke) {
   const auto held = find(revoke.search, revoke.unit);
-  if (held == held_.end()) return;
+  if (held == held_.end() || (*held)->order.fence > revoke.fence) return;  // granted again since
   (*held)->cancel = true;
   if ((*held)->state != State::kRunning) held_.erase(held);
 }
@@ -167,8 +168,26 @@ void SimWorker::drain() {
   if (stop_requested_) return;
   stop_requested_ = draining_ = true;
   stop_deadline_ = clock() + kGraceMs;
-  std::erase_if(held_, [](const auto& held) { return held->state == State::kQueued; });
+  give_back_queued();
   step();
+}
+
+void SimWorker::give_back_queued() {
+  std::vector<Event> given_back;
+  for (const auto& held : held_) {
+    if (held->state != State::kQueued) continue;
+    const UnitOrder& order = held->order;
+    given_back.push_back(event::WorkerGiveBack{epoch_, order.search, order.unit, order.fence});
+  }
+  std::erase_if(held_, [](const auto& held) { return held->state == State::kQueued; });
+  if (!welcomed_) return;
+  announce_credits();
+  for (const Event& event : given_back) say(event);
+}
+
+std::vector<std::string> SimWorker::models() const {
+  if (loaded_model_.empty()) return {};
+  return {loaded_model_};
 }
 
 // ---- time ---------------------------------------------------------------------------------------
@@ -222,11 +241,11 @@ void SimWorker::announce_credits() {
   if (credits == announced_credits_ && busy == announced_busy_) return;
   announced_credits_ = credits;
   announced_busy_ = busy;
-  say(event::WorkerReady{epoch_, credits});
+  say(event::WorkerReady{epoch_, credits, models()});
 }
 
 void SimWorker::heartbeat() {
-  event::WorkerHeartbeat beat{epoch_, {}};
+  event::WorkerHeartbeat beat{epoch_, {}, models()};
   for (const auto& held : held_) {
     if (held->cancel) continue;
     beat.units.push_back({held->order.search, held->order.unit, held->order.fence});

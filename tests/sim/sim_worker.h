@@ -55,6 +55,8 @@ class SimWorker : public Process {
 
   void compute_next();
   void finish(const std::shared_ptr<Held>& held, double seconds);
+  std::vector<std::string> models() const;
+  void give_back_queued();
   Event report_of(const UnitOrder& order, double seconds);
   std::optional<Error> failure(const UnitOrder& order, bool& retryable);
 
@@ -76,6 +78,7 @@ class SimWorker : public Process {
   int64_t socket_ = 1;
   HeldList held_;
   bool computing_ = false;
+  std::string loaded_model_;  // weights_sha256; one fits
   bool stop_requested_ = false;
   bool draining_ = false;
   bool welcomed_ = false;
