@@ -12,8 +12,9 @@ import fcntl
 import json
 import os
 import re
-import signal
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -96,6 +97,16 @@ class Service:
             *prefix, BUILD / "bin/bitalloc-worker", "--coordinator",
             endpoint or self.endpoint("worker"), "--device", "cpu", "--threads", "1", *extra]
 
+    def define_group(self, ranks):
+        """One worker of so many processes: worker-0 is rank 0, the others are rank-1, …"""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            rendezvous = f"127.0.0.1:{free.getsockname()[1]}"
+        group = ["--tp", ranks, "--rendezvous", rendezvous, "--rank"]
+        self.define_worker(0, *group, 0)
+        for rank in range(1, ranks):
+            self.commands[f"rank-{rank}"] = [BUILD / "bin/bitalloc-worker", "--device", "cpu",
+                                             "--threads", "1", *group, rank]
+
     def start(self, name, keep=True):
         with self._lock:
             log = open(self.log(name), "ab")
@@ -108,7 +119,7 @@ class Service:
         return self.parts[name]
 
     def start_all(self, redis_settings=(), redis_prefix=(), wait_for_redis=True,
-                  worker_endpoint=None, worker_prefix=()):
+                  worker_endpoint=None, worker_prefix=(), ranks=1):
         self.define_redis(*redis_settings, prefix=redis_prefix)
         # Kubernetes runs one coordinator at a time: the one that starts need not wait for the lock.
         self.define_coordinator("--take-over")
@@ -118,9 +129,14 @@ class Service:
         else:
             wait_until((self.folder / "redis.sock").exists, "Redis listens")
         self.start("coordinator")
-        for index in range(WORKERS):
-            self.define_worker(index, endpoint=worker_endpoint, prefix=worker_prefix)
-            self.start(f"worker-{index}")
+        if ranks > 1:
+            self.define_group(ranks)
+        else:
+            for index in range(WORKERS):
+                self.define_worker(index, endpoint=worker_endpoint, prefix=worker_prefix)
+        for name in self.commands:
+            if name.startswith(("worker-", "rank-")):
+                self.start(name)
         return self
 
     def _keep_alive(self):
@@ -244,15 +260,16 @@ def tokens_file():
     return cached(f"tokens-{SEQUENCES}.safetensors", make)
 
 
-def undisturbed():
+def undisturbed(ranks=1):
     """{"scores": …, "frontier": …, "results": {unit: packed, hex}} of a search without any fault.
 
-    Kept for the worker program that made it: another build computes it anew.
+    Kept for the worker program that made it: another build computes it anew. `ranks`: a model on
+    several processes sums in another order, so it has scores of its own.
     """
     program = (BUILD / "bin/bitalloc-worker").stat()
 
     def make(path):
-        service = Service().start_all()
+        service = Service().start_all(ranks=ranks)
         try:
             Trial(service, None).wait_for_end()
             found = {**answers(service), "results": service.results()}
@@ -261,7 +278,7 @@ def undisturbed():
             service.close()
         service.remove()
         path.write_text(json.dumps(found))
-    name = f"oracle-{SEQUENCES}-{program.st_size}-{program.st_mtime_ns}.json"
+    name = f"oracle-{SEQUENCES}-{ranks}-{program.st_size}-{program.st_mtime_ns}.json"
     tokens_file()
     return json.loads(cached(name, make).read_text())
 
