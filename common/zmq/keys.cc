@@ -176,12 +176,12 @@ Result<NamedKey> read_public_key(const fs::path& file) {
 }
 
 Result<NamedKey> read_secret_key(const fs::path& file) {
-  BA_RETURN_IF_ERROR(check_secret_mode(file));
   BA_ASSIGN_OR_RETURN(const std::vector<std::string> words, read_only_line(file));
   if (words[0] != kSecretWord) {
     return invalid_argument(fmt::format("{} holds no secret key", file.string()), file.string(),
                             "give the .key file that `bitalloc keys` made");
   }
+  BA_RETURN_IF_ERROR(check_secret_mode(file));
   Result<NamedKey> key = parse_words({words.begin() + 1, words.end()});
   return key.ok() ? std::move(key) : in_file(std::move(key).error(), file);
 }
