@@ -85,11 +85,11 @@ Event SimWorker::report_of(const UnitOrder& order, double seconds) {
 
 // ---- messages -----------------------------------------------------------------------------------
 
-void SimWorker::say(const Event& event) {
+void SimWorker::say(const Event& event, const std::string& computed_for) {
   if (peer_ == nullptr || !peer_->alive()) peer_ = endpoint_;  // ZeroMQ connects again by itself
   if (peer_ == nullptr) return;
-  scene_.network.send(node(), peer_->node(), [this, to = peer_, event, socket = socket_] {
-    to->run([=, this] { to->from_worker(event, *this, socket); });
+  scene_.network.send(node(), peer_->node(), [=, this, to = peer_, socket = socket_] {
+    to->run([=, this] { to->from_worker(event, computed_for, *this, socket); });
   });
 }
 
@@ -134,22 +134,24 @@ void SimWorker::on(const UnitOrder& order) {
     scene_.audit.violated("scores wait for their calibration", unit_name(order.unit));
   }
   for (auto& held : held_) {
-    if (held->order.search == order.search && held->order.unit == order.unit && !held->cancel) {
-      held->order.fence = order.fence;
-      if (held->report) {
-        std::visit(
-            [&](auto& report) {
-              if constexpr (requires { report.fence; }) report.fence = order.fence;
-            },
-            *held->report);
-      }
-      held->sent = kNever;
-      return;
-    }
+    const bool same = held->order.search == order.search && held->order.unit == order.unit;
+    if (same && !held->cancel) return take_fence(*held, order.fence);
   }
   held_.push_back(std::make_shared<Held>());
   held_.back()->order = order;
+  if (scene_.mutant != Mutant::kSaysNoFingerprint) {
+    held_.back()->fingerprint = fingerprint(*order.spec).sha256;
+  }
   compute_next();
+}
+
+// Granted again: what there is, or will be, is delivered under the newest lease.
+void SimWorker::take_fence(Held& held, Fence fence) {
+  held.order.fence = fence;
+  held.sent = kNever;
+  if (!held.report) return;
+  if (auto* result = std::get_if<event::WorkerResult>(&*held.report)) result->fence = fence;
+  if (auto* failure = std::get_if<event::WorkerFail>(&*held.report)) failure->fence = fence;
 }
 
 void SimWorker::on(const Ack& ack) {
@@ -225,7 +227,7 @@ void SimWorker::send_reports() {
     Held& held = **it;
     const bool due = held.report && clock() - held.sent >= kResendMs;
     if (due) {
-      say(*held.report);
+      say(*held.report, held.fingerprint);
       held.sent = clock();
     }
     const bool told_once = due && std::holds_alternative<event::WorkerFail>(*held.report);

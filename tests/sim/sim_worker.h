@@ -38,6 +38,7 @@ class SimWorker : public Process {
   enum class State { kQueued, kRunning, kFinished };
   struct Held {
     UnitOrder order;
+    std::string fingerprint;
     State state = State::kQueued;
     bool cancel = false;
     std::optional<Event> report;  // WorkerResult or WorkerFail, once finished
@@ -53,6 +54,8 @@ class SimWorker : public Process {
   void on(const Revoke& revoke);
   void on(const Drain&) { draining_ = true; }
 
+  static void take_fence(Held& held, Fence fence);
+
   void compute_next();
   void finish(const std::shared_ptr<Held>& held, double seconds);
   std::vector<std::string> models() const;
@@ -61,7 +64,7 @@ class SimWorker : public Process {
   std::optional<Error> failure(const UnitOrder& order, bool& retryable);
 
   HeldList::iterator find(const std::string& search, const UnitId& unit);
-  void say(const Event& event);
+  void say(const Event& event, const std::string& computed_for = "");
   void say_hello();
   void reconnect();
   void step();
