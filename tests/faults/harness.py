@@ -112,8 +112,9 @@ class Service:
             log = open(self.log(name), "ab")
             if name == "redis":
                 (self.folder / "redis.sock").unlink(missing_ok=True)
-            self.parts[name] = subprocess.Popen(list(map(str, self.commands[name])), stdout=log,
-                                                stderr=log, start_new_session=True)
+            # Whatever kills these tests must not leave parts behind.
+            command = ["setpriv", "--pdeathsig", "KILL", *map(str, self.commands[name])]
+            self.parts[name] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
             log.close()
             (self.keep.add if keep else self.keep.discard)(name)
         return self.parts[name]
