@@ -72,7 +72,8 @@ class ScorerRunner : public UnitRunner {
   Status use_model(const SearchSpec& spec) {
     const std::string key = spec.model.weights_sha256 + spec.model.config_sha256 + spec.dtype;
     if (scorer_ && key == key_) return {};
-    BA_ASSIGN_OR_RETURN(const auto directory, model_roots_.resolve(spec.model.path));
+    const auto directory = model_roots_.resolve(spec.model.path);
+    if (!directory.ok()) return not_here(directory.error());
     scorer_.reset();  // before the next one is loaded: two may not fit
     set_loaded("");
     spdlog::info("loading {} as {} on {}", spec.model.path, spec.dtype, device_);
@@ -81,7 +82,7 @@ class ScorerRunner : public UnitRunner {
     options.threads = threads_;
     options.memory = memory_;
     options.dtype = spec.dtype == "bfloat16" ? ComputeDtype::kBfloat16 : ComputeDtype::kFloat32;
-    Result<std::unique_ptr<Scorer>> loaded = Scorer::load(directory, options);
+    Result<std::unique_ptr<Scorer>> loaded = Scorer::load(*directory, options);
     if (!loaded.ok()) return not_here(std::move(loaded).error());
     std::unique_ptr<Scorer> scorer = std::move(loaded).value();
     const ModelFiles& files = scorer->files();
