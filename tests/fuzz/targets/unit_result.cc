@@ -26,10 +26,10 @@ SearchSpec small_spec() {
 
 bool accepts(std::string_view input) {
   static const SearchSpec spec = small_spec();
-  static const std::array<UnitId, 4> units = {{{UnitKind::kCalibrate, {0}, 0, 0},
-                                               {UnitKind::kScore, {0}, 0, 1},
-                                               {UnitKind::kScore, {1}, 2, 3},
-                                               {UnitKind::kScore, {9}, -1, 9}}};
+  static const std::array<UnitId, 4> units = {{{UnitKind::kCalibrate, BatchIndex(0), 0, 0},
+                                               {UnitKind::kScore, BatchIndex(0), 0, 1},
+                                               {UnitKind::kScore, BatchIndex(1), 2, 3},
+                                               {UnitKind::kScore, BatchIndex(9), -1, 9}}};
   if (input.empty()) return false;
   const UnitId unit = units[static_cast<unsigned char>(input[0]) % units.size()];
   const auto result = unpack_unit_result(unit, input.substr(1));
