@@ -67,7 +67,7 @@ class Flood {
   ~Flood();  // stops early
   void wait();
   int made() const { return made_; }
-  // Connections that the other side did not close in time.
+  // Connections without encryption that the other side did not close in a minute.
   int still_open() const { return still_open_; }
 
  private:
