@@ -18,7 +18,9 @@ void RedisServer::drop_connections() {
 }
 
 void RedisServer::restart_after(TimeMs ms) {
+  starting_ = true;
   scene_.timeline.after(ms, [this] {
+    starting_ = false;
     revive();
     if (scene_.mutant == Mutant::kLosesLastSecond) keep_old_copy();
     scene_.audit.trace([] { return "redis starts"; });
@@ -39,6 +41,7 @@ void RedisServer::work() {
 }
 
 void RedisServer::died() {
+  scene_.audit.trace([] { return "redis is dead"; });
   if (!commands_.empty()) commands_.front()(static_cast<size_t>(scene_.random.below(8)));
   commands_.clear();
   if (scene_.mutant == Mutant::kLosesLastSecond) model_ = second_ago_;

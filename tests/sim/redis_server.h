@@ -36,6 +36,7 @@ class RedisServer : public Process {
   void disconnect(int64_t connection) { connections_.erase(connection); }
   void drop_connections();
   void restart_after(TimeMs ms);  // REQUIRES: it has been killed
+  bool is_starting() const { return starting_; }
 
   // Called when the request has arrived; `reply` runs here when all is on disk, and not at all in a
   // crash.
@@ -60,6 +61,7 @@ class RedisServer : public Process {
   std::deque<Command> commands_;
   std::map<int64_t, std::function<void(int64_t)>> connections_;
   int64_t next_connection_ = 1;
+  bool starting_ = false;
 };
 
 }  // namespace bitalloc::sim

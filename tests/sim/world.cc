@@ -51,11 +51,8 @@ class World {
     if (!serving) start_coordinator(false);
     std::erase_if(living_, [](const SimWorker* worker) { return worker->ended(); });
     for (int64_t n = std::ssize(living_); n < options_.workers; ++n) start_worker();
-    if (!redis_.alive() && !redis_starts_) {
-      redis_starts_ = true;
+    if (!redis_.alive() && !redis_.is_starting()) {
       redis_.restart_after(random().between(50, 3'000));
-    } else if (redis_.alive()) {
-      redis_starts_ = false;
     }
     timeline().after(500, [this] { supervise(); });
   }
@@ -327,7 +324,6 @@ class World {
   std::vector<SimWorker*> living_;
   Node next_node_ = 10;
   bool calm_ = false;
-  bool redis_starts_ = false;
   TimeMs reached_at_ = -1;
   std::map<std::string, std::string> tables_;
 };

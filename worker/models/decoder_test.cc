@@ -72,7 +72,9 @@ TEST(SmallModel, KlToTransformersInBfloat16) {
   const at::Tensor log_q = at::log_softmax(ours.to(at::kBFloat16).to(at::kDouble), -1);
   const at::Tensor log_p = at::log_softmax(expected.logits.to(at::kDouble), -1);
   const double kl = (log_p.exp() * (log_p - log_q)).sum(-1).mean().item<double>();
-  EXPECT_FALSE(!(kl <= 1e-4)) << kl;
+  // Not nearer than transformers to itself: its logits of the fixture's CPU and of another kind of
+  // CPU, whose bfloat16 products add up in another order, are 1.1e-4 apart.
+  EXPECT_FALSE(!(kl <= 2e-4)) << kl;
 }
 
 TEST(Decoder, SuffixFromAnyLayerEqualsTheWholePass) {
