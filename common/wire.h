@@ -38,8 +38,8 @@
 //   delete        {"id"} → {}
 //
 // Worker → coordinator (one DEALER a worker; identity is in the message, never the socket's):
-//   hello         {"epoch", "host", "pid", "device", "threads", "memory_bytes", "versions": {…},
-//                  "models": [weights_sha256…]} → `ok` {"heartbeat_ms", "liveness"}
+//   hello         {"epoch", "host", "pid", "device", "threads", "tp", "memory_bytes",
+//                  "versions": {…}, "models": [weights_sha256…]} → `ok` {"heartbeat_ms", "liveness"}
 //   ready         {"epoch", "credits"}: how many more units the worker takes now (absolute)
 //   heartbeat     {"epoch", "units": [{"search", "unit", "fence"}]} → `heartbeat` {}; a unit listed
 //                  is renewed; an unknown epoch gets `error` not_found: say hello again

@@ -78,7 +78,7 @@ Status Front::on_hello(const wire::Message& message, const std::string& peer,
   Json info = message.header;
   if (info.dump().size() > kMaxInfoBytes) {
     info = Json::object();
-    for (const char* name : {"host", "pid", "device", "threads"}) {
+    for (const char* name : {"host", "pid", "device", "threads", "tp"}) {
       if (message.header.contains(name) && message.header[name].dump().size() < 256) {
         info[name] = message.header[name];
       }

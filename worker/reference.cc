@@ -74,13 +74,13 @@ Result<Reference> run_reference(const Decoder& model, const TokenSet& batch, con
   reference.qkv.resize(reference.chunks.size());
   std::vector<at::Tensor> normed(reference.chunks.size());
   BA_RETURN_IF_ERROR(run_items(
-      model.embedding.device(), static_cast<int64_t>(reference.chunks.size()), cancel,
+      model.lanes(), static_cast<int64_t>(reference.chunks.size()), cancel,
       [&](int64_t item, int64_t /*slot*/) -> Status {
         const auto at = static_cast<size_t>(item);
         const Chunk& chunk = reference.chunks[at];
         at::Tensor hidden = model.embed(chunk.ids);
         for (const Layer& layer : model.layers) {
-          if (cancel) return cancelled("cancelled");
+          if (model.lanes().stopped(cancel)) return cancelled("cancelled");
           const Qkv qkv = layer.project(hidden, chunk.context);
           reference.hidden[at].push_back(hidden);
           reference.qkv[at].push_back(qkv);

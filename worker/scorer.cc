@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <thread>
 
+#include "common/tensor_parallel.h"
+#include "common/weight_parts.h"
 #include "worker/head.h"
 #include "worker/models/families.h"
 #include "worker/parallel.h"
@@ -73,6 +76,21 @@ Result<at::Device> parse_device(const std::string& name) {
                      "there are cpu and, with a GPU and its driver, cuda or cuda:N");
 }
 
+// The model's files, looked at as a group: every rank checks all names and shapes, but reads and
+// hashes its part of the bytes only. Every rank gets the same error, or none.
+Result<ModelFiles> inspect(const std::filesystem::path& directory, int threads, Collective& group) {
+  Result<ModelFiles> files =
+      inspect_model(directory, {.read_weights = group.is_single(), .threads = threads});
+  Status own = files.ok() ? check_tensor_parallel(files->config, group.size(), "--tp")
+                          : Status(files.error());
+  BA_RETURN_IF_ERROR(agree(group, own));
+  if (group.is_single()) return files;
+  const auto part = hash_weight_part(*files, group.rank(), group.size(), threads);
+  BA_RETURN_IF_ERROR(agree(group, part.ok() ? Status() : part.error()));
+  BA_ASSIGN_OR_RETURN(files->weights_sha256, join_weight_parts(*files, group.gather_texts(*part)));
+  return files;
+}
+
 // Sums of rows' values by sequence, in the order of rows.
 void add_by_sequence(const at::Tensor& values, const std::vector<int64_t>& row_sequence,
                      double* sums) {
@@ -96,6 +114,25 @@ std::vector<int64_t> whole(const std::vector<double>& values) {
   std::vector<int64_t> rounded;
   for (const double value : values) rounded.push_back(static_cast<int64_t>(value));
   return rounded;
+}
+
+// The largest over every rank's KV heads; what is not finite comes out as infinity.
+void reduce_amax(const Lanes& lanes, std::vector<KvAmax>& amax) {
+  if (lanes.group->is_single()) return;
+  std::vector<float> values;
+  const auto without_nan = [](float x) {
+    return std::isnan(x) ? std::numeric_limits<float>::infinity() : x;
+  };
+  for (const KvAmax& layer : amax) {
+    values.push_back(without_nan(layer.k));
+    values.push_back(without_nan(layer.v));
+  }
+  const at::Tensor all = at::tensor(values).to(lanes.device);
+  lanes.group->all_reduce_max(all);
+  const at::Tensor largest = all.cpu();
+  for (size_t i = 0; i < amax.size(); ++i) {
+    amax[i] = {largest.const_data_ptr<float>()[2 * i], largest.const_data_ptr<float>()[2 * i + 1]};
+  }
 }
 
 JointScores joint_scores(const Reference& from, const TokenStatistics& all,
@@ -179,7 +216,7 @@ Status Scorer::State::run_site(const Reference& from, size_t chunk_index, const 
     at::Tensor hidden =
         model.layers[layer_index].finish(start, size == 1 ? attended.front() : at::cat(attended));
     for (size_t i = layer_index + 1; i < model.layers.size(); ++i) {
-      if (cancel) return cancelled("cancelled");
+      if (model.lanes().stopped(cancel)) return cancelled("cancelled");
       hidden = model.layers[i].forward(hidden, context, static_cast<int64_t>(i), ExactKv());
     }
     for (int64_t c = 0; c < size; ++c) {
@@ -219,26 +256,34 @@ Scorer::Scorer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Scorer::~Scorer() = default;
 
 const ModelFiles& Scorer::files() const { return state_->files; }
+int64_t Scorer::weight_bytes_read() const { return state_->model.weight_bytes_read; }
 void Scorer::forget_batch() { state_->reference.reset(); }
 
 Result<std::unique_ptr<Scorer>> Scorer::load(const std::filesystem::path& model_directory,
                                              const ScorerOptions& options) {
   auto state = std::make_unique<State>();
+  Collective& group = options.group != nullptr ? *options.group : single_rank();
   state->options = options;
-  BA_ASSIGN_OR_RETURN(state->device, parse_device(options.device));
+  auto device = parse_device(options.device);
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : cores;
+  BA_RETURN_IF_ERROR(guarded([&]() -> Status {
+    BA_RETURN_IF_ERROR(agree(group, device.ok() ? Status() : device.error()));
+    BA_ASSIGN_OR_RETURN(state->files, inspect(model_directory, threads, group));
+    return {};
+  }));
+  state->device = *device;
   if (state->options.tile_bytes <= 0) {
     state->options.tile_bytes = state->device.is_cpu() ? kCpuTileBytes : kGpuTileBytes;
   }
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = options.threads > 0 ? options.threads : cores;
-  BA_ASSIGN_OR_RETURN(state->files, inspect_model(model_directory, {.threads = threads}));
-  BA_RETURN_IF_ERROR(guarded([&]() -> Status {
+  const Status loaded = guarded([&]() -> Status {
     const c10::InferenceMode guard;
     at::set_num_threads(threads);
     const auto dtype = options.dtype == ComputeDtype::kFloat32 ? at::kFloat : at::kBFloat16;
-    state->model = load_decoder(state->files, state->device, dtype);
+    state->model = load_decoder(state->files, state->device, dtype, group);
     return {};
-  }));
+  });
+  BA_RETURN_IF_ERROR(guarded([&] { return agree(group, loaded); }));
   return std::unique_ptr<Scorer>(new Scorer(std::move(state)));
 }
 
@@ -272,7 +317,7 @@ Result<UnitScores> Scorer::score(const TokenSet& batch, const std::string& batch
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return sites[a].layer < sites[b].layer; });
     BA_RETURN_IF_ERROR(run_items(
-        state.device, num_sites * num_chunks, cancel, [&](int64_t item, int64_t /*slot*/) {
+        state.model.lanes(), num_sites * num_chunks, cancel, [&](int64_t item, int64_t /*slot*/) {
           const size_t site = order[static_cast<size_t>(item / num_chunks)];
           return state.run_site(from, static_cast<size_t>(item % num_chunks), sites[site], run,
                                 trials[static_cast<int64_t>(site)], cancel);
@@ -295,7 +340,7 @@ Result<std::vector<KvAmax>> Scorer::calibrate(const TokenSet& batch,
     const c10::InferenceMode guard;
     const std::vector<Chunk> chunks = make_chunks(state.model, batch);
     std::vector<std::vector<KvAmax>> parts(chunks.size(), std::vector<KvAmax>(layers));
-    BA_RETURN_IF_ERROR(run_items(state.device, static_cast<int64_t>(chunks.size()), cancel,
+    BA_RETURN_IF_ERROR(run_items(state.model.lanes(), static_cast<int64_t>(chunks.size()), cancel,
                                  [&](int64_t item, int64_t /*slot*/) -> Status {
                                    const Chunk& chunk = chunks[static_cast<size_t>(item)];
                                    const CalibratingKv view(chunk.mask,
@@ -309,6 +354,7 @@ Result<std::vector<KvAmax>> Scorer::calibrate(const TokenSet& batch,
         if (!(part[i].v <= amax[i].v)) amax[i].v = part[i].v;
       }
     }
+    reduce_amax(state.model.lanes(), amax);
     return {};
   }));
   for (size_t i = 0; i < layers; ++i) {
@@ -342,13 +388,14 @@ Result<JointScores> Scorer::evaluate(const TokenSet& batch, const std::string& b
   BA_RETURN_IF_ERROR(guarded([&]() -> Status {
     const c10::InferenceMode guard;
     const at::Tensor normed = at::empty_like(from.normed);
-    BA_RETURN_IF_ERROR(run_items(state.device, static_cast<int64_t>(from.chunks.size()), cancel,
-                                 [&](int64_t item, int64_t /*slot*/) -> Status {
+    BA_RETURN_IF_ERROR(run_items(state.model.lanes(), static_cast<int64_t>(from.chunks.size()),
+                                 cancel, [&](int64_t item, int64_t /*slot*/) -> Status {
                                    const Chunk& chunk = from.chunks[static_cast<size_t>(item)];
                                    const AssignedKv view(sites, assignment);
                                    at::Tensor hidden = state.model.embed(chunk.ids);
                                    for (size_t i = 0; i < layers; ++i) {
-                                     if (cancel) return cancelled("cancelled");
+                                     if (state.model.lanes().stopped(cancel))
+                                       return cancelled("cancelled");
                                      hidden = state.model.layers[i].forward(
                                          hidden, chunk.context, static_cast<int64_t>(i), view);
                                    }

@@ -1,6 +1,7 @@
 #include "worker/scorer_runner.h"
 
 #include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <torch/version.h>
@@ -8,6 +9,7 @@
 
 #include <thread>
 
+#include "worker/collective.h"
 #include "worker/scorer.h"
 
 #ifdef BITALLOC_HAVE_CUDA
@@ -17,6 +19,8 @@
 
 namespace bitalloc {
 namespace {
+
+constexpr std::chrono::minutes kLoading{30};
 
 int64_t machine_memory_bytes() {
   return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
@@ -36,13 +40,16 @@ Json library_versions() {
 
 class ScorerRunner : public UnitRunner {
  public:
-  ScorerRunner(std::string device, int threads) : device_(std::move(device)), threads_(threads) {}
+  ScorerRunner(std::string device, int threads, Collective& group)
+      : device_(std::move(device)), threads_(threads), group_(group) {}
 
   Result<UnitResult> run(const UnitWork& work, const std::atomic<bool>& cancel) override {
     try {
       BA_RETURN_IF_ERROR(use_model(work.spec));
       if (work.unit.kind == UnitKind::kCalibrate) return calibrate(work, cancel);
       return work.spec.kind == JobKind::kSearch ? score(work, cancel) : evaluate(work, cancel);
+    } catch (const CollectiveError& e) {
+      return unavailable(e.what());
     } catch (const std::bad_alloc&) {
       return resource_exhausted(fmt::format("out of memory in {}", unit_name(work.unit)), "",
                                 "use a smaller --batch");
@@ -54,6 +61,7 @@ class ScorerRunner : public UnitRunner {
   Json capabilities() const override {
     return {{"device", device_},
             {"threads", threads_},
+            {"tp", group_.size()},
             {"memory_bytes", machine_memory_bytes()},
             {"versions", library_versions()}};
   }
@@ -63,23 +71,28 @@ class ScorerRunner : public UnitRunner {
     const std::string key = spec.model.weights_sha256 + spec.model.config_sha256 + spec.dtype;
     if (scorer_ && key == key_) return {};
     scorer_.reset();  // before the next one is loaded: two may not fit
+    // Another disk, or another one's cache: ranks may take very differently long.
+    const Patience patience(group_,
+                            std::max<std::chrono::milliseconds>(group_.timeout(), kLoading));
     spdlog::info("loading {} as {} on {}", spec.model.path, spec.dtype, device_);
     ScorerOptions options;
     options.device = device_;
     options.threads = threads_;
+    options.group = &group_;
     options.dtype = spec.dtype == "bfloat16" ? ComputeDtype::kBfloat16 : ComputeDtype::kFloat32;
     BA_ASSIGN_OR_RETURN(auto scorer, Scorer::load(spec.model.path, options));
-    const ModelFiles& files = scorer->files();
-    if (files.weights_sha256 != spec.model.weights_sha256 ||
-        files.config_sha256 != spec.model.config_sha256) {
-      return mismatch(
-          fmt::format("{} holds another model than the one submitted (other {})", spec.model.path,
-                      files.weights_sha256 != spec.model.weights_sha256 ? "weights" : "config"),
-          "model.path", "mount the same model directory on every worker");
-    }
+    BA_RETURN_IF_ERROR(agree(group_, check_identity(scorer->files(), spec.model)));
     scorer_ = std::move(scorer);
     key_ = key;
     return {};
+  }
+
+  static Status check_identity(const ModelFiles& files, const ModelRef& expected) {
+    const bool same_weights = files.weights_sha256 == expected.weights_sha256;
+    if (same_weights && files.config_sha256 == expected.config_sha256) return {};
+    return mismatch(fmt::format("{} holds another model than the one submitted (other {})",
+                                expected.path, same_weights ? "config" : "weights"),
+                    "model.path", "mount the same model directory on every worker");
   }
 
   static std::vector<SiteTask> tasks(const UnitWork& work, int64_t begin, int64_t end) {
@@ -148,27 +161,38 @@ class ScorerRunner : public UnitRunner {
 
   const std::string device_;
   const int threads_;
+  Collective& group_;
   std::unique_ptr<Scorer> scorer_;
   std::string key_;  // identity of the model in scorer_
 };
 
 }  // namespace
 
-Result<std::unique_ptr<UnitRunner>> make_scorer_runner(const ScorerRunnerOptions& options) {
-  std::string device = options.device;
-  if (device == "auto") device = at::hasCUDA() ? "cuda" : "cpu";
-  if (device != "cpu" && device != "cuda" && !device.starts_with("cuda:")) {
+Result<std::string> choose_device(const std::string& asked, int rank, int ranks) {
+  const std::string device = asked == "auto" ? (at::hasCUDA() ? "cuda" : "cpu") : asked;
+  if (device == "cpu") return device;
+  const bool numbered = device.starts_with("cuda:") && device.size() > 5 && device.size() < 9 &&
+                        device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (device != "cuda" && !numbered) {
     return invalid_argument(
         fmt::format("device '{}' is unknown; there are auto, cpu, cuda, cuda:N", device),
         "--device");
   }
-  if (device != "cpu" && !at::hasCUDA()) {
+  if (!at::hasCUDA()) {
     return unsupported(fmt::format("device '{}' is not there: LibTorch sees no GPU", device),
                        "--device", "check the driver with nvidia-smi, or use --device cpu");
   }
+  if (ranks == 1 || device != "cuda") return device;
+  return fmt::format("cuda:{}", rank % at::detail::getCUDAHooks().deviceCount());
+}
+
+Result<std::unique_ptr<UnitRunner>> make_scorer_runner(const ScorerRunnerOptions& options) {
+  Collective& group = options.group != nullptr ? *options.group : single_rank();
+  BA_ASSIGN_OR_RETURN(const std::string device,
+                      choose_device(options.device, group.rank(), group.size()));
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads = options.threads > 0 ? options.threads : std::max(1, cores);
-  return std::unique_ptr<UnitRunner>(std::make_unique<ScorerRunner>(device, threads));
+  return std::unique_ptr<UnitRunner>(std::make_unique<ScorerRunner>(device, threads, group));
 }
 
 }  // namespace bitalloc
