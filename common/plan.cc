@@ -59,6 +59,38 @@ std::vector<UnitId> plan_units(const SearchSpec& spec) {
   return units;
 }
 
+PlanLayout::PlanLayout(const SearchSpec& spec)
+    : calibration_units_(spec.needs_calibration() ? spec.num_calibration_batches() : 0),
+      batches_(spec.num_batches()),
+      units_per_batch_((spec.num_rows() + spec.sites_per_unit - 1) / spec.sites_per_unit),
+      rows_(spec.num_rows()),
+      rows_per_unit_(spec.sites_per_unit) {}
+
+std::optional<size_t> PlanLayout::slot(const UnitId& unit) const {
+  const auto batch = static_cast<size_t>(unit.batch.value);  // a negative one is beyond every count
+  if (unit.kind == UnitKind::kCalibrate) {
+    const bool planned = batch < calibration_units_ && unit.row_begin == 0 && unit.row_end == 0;
+    return planned ? std::optional(batch) : std::nullopt;
+  }
+  if (batch >= batches_ || unit.row_begin < 0 || unit.row_begin >= rows_ ||
+      unit.row_begin % rows_per_unit_ != 0 ||
+      unit.row_end != std::min(unit.row_begin + rows_per_unit_, rows_)) {
+    return std::nullopt;
+  }
+  const auto from_first_row = static_cast<size_t>(unit.row_begin / rows_per_unit_);
+  return calibration_units_ + batch * units_per_batch_ + (units_per_batch_ - 1 - from_first_row);
+}
+
+size_t PlanLayout::batch(size_t slot) const {
+  if (slot < calibration_units_) return slot;
+  return calibration_units_ + (slot - calibration_units_) / units_per_batch_;
+}
+
+size_t PlanLayout::batch_begin(size_t batch) const {
+  if (batch <= calibration_units_) return batch;
+  return calibration_units_ + (batch - calibration_units_) * units_per_batch_;
+}
+
 int64_t metrics_per_sequence(const SearchSpec& spec) {
   return spec.kind == JobKind::kSearch ? kSearchMetrics : kValidationMetrics;
 }

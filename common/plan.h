@@ -3,6 +3,7 @@
 #pragma once
 
 #include <compare>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,30 @@ Result<UnitId> parse_unit_name(const std::string& name);
 // Calibration first, then batch by batch, within a batch from the last rows to the first (short
 // suffixes first, so progress shows early). All units of one batch are adjacent.
 std::vector<UnitId> plan_units(const SearchSpec& spec);
+
+// Where the units stand in plan_units(spec), by arithmetic: no look-up table, however many there
+// are.
+class PlanLayout {
+ public:
+  explicit PlanLayout(const SearchSpec& spec);
+
+  size_t num_units() const { return calibration_units_ + batches_ * units_per_batch_; }
+  size_t num_calibration_units() const { return calibration_units_; }
+  // Position in plan_units(spec); nothing for a unit that is not planned.
+  std::optional<size_t> slot(const UnitId& unit) const;
+
+  // Batches are counted through, those of the calibration first; a batch's units are adjacent.
+  size_t num_batches() const { return calibration_units_ + batches_; }
+  size_t batch(size_t slot) const;
+  size_t batch_begin(size_t batch) const;  // its first slot; of num_batches(): num_units()
+
+ private:
+  size_t calibration_units_ = 0;
+  size_t batches_ = 0;  // scoring batches
+  size_t units_per_batch_ = 0;
+  int64_t rows_ = 0;
+  int64_t rows_per_unit_ = 1;
+};
 
 // Numbers a trial yields for one sequence. Of a search: Σ KL. Of a validation: Σ KL, Σ negative
 // log-likelihood of the next token, the count of positions whose most likely token stays the same,

@@ -255,6 +255,23 @@ Result<std::shared_ptr<const SafetensorsReader>> SafetensorsReader::open_file(
   return std::shared_ptr<const SafetensorsReader>(std::move(reader));
 }
 
+namespace {
+
+// A file of PyTorch's own format in `directory`, or nothing.
+std::string pickled_weights(const fs::path& directory) {
+  constexpr std::array<const char*, 5> kPickles = {".bin", ".pt", ".pth", ".pkl", ".ckpt"};
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const fs::path extension = it->path().extension();
+    if (std::find(kPickles.begin(), kPickles.end(), extension) != kPickles.end()) {
+      return it->path().string();
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const SafetensorsReader>> SafetensorsReader::open_model(
     const fs::path& directory) {
   std::error_code error;
@@ -266,6 +283,12 @@ Result<std::shared_ptr<const SafetensorsReader>> SafetensorsReader::open_model(
   if (fs::exists(single, error)) return open_file(single);
   const fs::path index_path = directory / "model.safetensors.index.json";
   if (!fs::exists(index_path, error)) {
+    const std::string pickle = pickled_weights(directory);
+    if (!pickle.empty()) {
+      return invalid_argument(
+          fmt::format("{} is a pickle, which can run code when it is read", pickle), pickle,
+          "convert the weights to safetensors (save_pretrained does)");
+    }
     return invalid_argument(fmt::format("{} holds neither model.safetensors nor "
                                         "model.safetensors.index.json",
                                         directory.string()),

@@ -3,6 +3,8 @@
 #include "common/safetensors.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -177,6 +179,21 @@ TEST_F(SafetensorsTest, RefusesAnIndexThatDoesNotFitItsShards) {
             std::string::npos);
   EXPECT_NE(open(R"({"weights":{}})").find("weight_map"), std::string::npos);
   EXPECT_NE(open("{").find("model.safetensors.index.json"), std::string::npos);
+}
+
+// A pickle runs whatever it says when it is read: it is refused by name, and never opened. Beside
+// safetensors it is left alone.
+TEST_F(SafetensorsTest, RefusesPickledWeights) {
+  for (const char* name : {"pytorch_model.bin", "model.pt", "model.pth", "weights.pkl", "a.ckpt"}) {
+    const fs::path folder = directory_ / ("with_" + std::string(name));
+    fs::create_directories(folder);
+    ASSERT_EQ(::mkfifo((folder / name).c_str(), 0600), 0);  // whoever opened it would hang
+    const auto reader = SafetensorsReader::open_model(folder);
+    ASSERT_FALSE(reader.ok());
+    EXPECT_NE(reader.error().message.find(name), std::string::npos) << reader.error().message;
+    EXPECT_NE(reader.error().message.find("pickle"), std::string::npos);
+    EXPECT_NE(reader.error().hint.find("safetensors"), std::string::npos);
+  }
 }
 
 TEST_F(SafetensorsTest, TokenFiles) {

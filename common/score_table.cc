@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 namespace bitalloc {
 namespace {
@@ -26,10 +25,6 @@ bool take(std::string_view& bytes, std::vector<T>& values) {
   if (count > 0) std::memcpy(values.data(), bytes.data(), count * sizeof(T));
   bytes.remove_prefix(count * sizeof(T));
   return true;
-}
-
-bool equal_bytes(const UnitResult& a, const UnitResult& b) {
-  return a.sums == b.sums && a.tokens == b.tokens && a.amax == b.amax;
 }
 
 Status validate_calibration(const UnitResult& result, const SearchSpec& spec) {
@@ -113,26 +108,59 @@ Result<UnitResult> unpack_unit_result(const UnitId& unit, std::string_view bytes
 }
 
 ScoreTable::ScoreTable(const SearchSpec& spec)
-    : spec_(spec), units_(plan_units(spec)), results_(units_.size()), sorted_(units_.size()) {
-  std::iota(sorted_.begin(), sorted_.end(), size_t{0});
-  std::sort(sorted_.begin(), sorted_.end(),
-            [this](size_t a, size_t b) { return units_[a] < units_[b]; });
+    : spec_(spec),
+      units_(plan_units(spec)),
+      results_(units_.size()),
+      calibrations_(spec.needs_calibration() ? static_cast<size_t>(spec.num_calibration_batches())
+                                             : 0) {}
+
+// Where plan_units() has put it; the comparison refuses what it has not.
+size_t ScoreTable::slot(const UnitId& unit) const {
+  const auto batch = static_cast<size_t>(unit.batch.value);
+  size_t index = batch;
+  if (unit.kind == UnitKind::kScore) {
+    const int64_t units_a_batch =
+        (spec_.num_rows() + spec_.sites_per_unit - 1) / spec_.sites_per_unit;
+    index = calibrations_ + static_cast<size_t>(units_a_batch) * (batch + 1) - 1 -
+            static_cast<size_t>(unit.row_begin / spec_.sites_per_unit);
+  }
+  return index < units_.size() && units_[index] == unit ? index : units_.size();
 }
 
-size_t ScoreTable::slot(const UnitId& unit) const {
-  const auto found =
-      std::lower_bound(sorted_.begin(), sorted_.end(), unit,
-                       [this](size_t index, const UnitId& key) { return units_[index] < key; });
-  return found != sorted_.end() && units_[*found] == unit ? *found : units_.size();
+size_t ScoreTable::sequences_of(const UnitId& unit) const {
+  return unit.kind == UnitKind::kScore ? static_cast<size_t>(spec_.batch_size(unit.batch)) : 0;
+}
+
+size_t ScoreTable::sums_of(const UnitId& unit) const {
+  return static_cast<size_t>((unit.row_end - unit.row_begin) * spec_.num_columns() *
+                             metrics_per_sequence(spec_)) *
+         sequences_of(unit);
+}
+
+ScoreTable::Numbers ScoreTable::numbers(const UnitResult& result) const {
+  const size_t count = result.sums.size() + result.tokens.size() + result.amax.size();
+  const UnitId& unit = result.unit;
+  const bool calibrates = unit.kind == UnitKind::kCalibrate;
+  BA_CHECK(count == (calibrates ? 2 * spec_.sites.size() : sums_of(unit) + sequences_of(unit)),
+           "a result that was not validated");
+  const auto values = std::make_shared<double[]>(count);
+  double* end = std::copy(result.sums.begin(), result.sums.end(), values.get());
+  end = std::copy(result.tokens.begin(), result.tokens.end(), end);
+  std::copy(result.amax.begin(), result.amax.end(), end);
+  return values;
 }
 
 ScoreTable::Added ScoreTable::add(const UnitResult& result) {
   const size_t index = slot(result.unit);
   BA_CHECK(index < units_.size(), "a result for a unit outside the plan");
-  if (results_[index]) {
-    return equal_bytes(*results_[index], result) ? Added::kDuplicate : Added::kConflict;
+  if (results_[index] != nullptr) {
+    const UnitResult first = this->result(result.unit);
+    const bool equal =
+        first.sums == result.sums && first.tokens == result.tokens && first.amax == result.amax;
+    return equal ? Added::kDuplicate : Added::kConflict;
   }
-  results_[index] = result;
+  results_[index] = numbers(result);
+  calibrations_done_ += index < calibrations_ ? 1 : 0;
   ++done_;
   return Added::kNew;
 }
@@ -141,31 +169,34 @@ bool ScoreTable::planned(const UnitId& unit) const { return slot(unit) < units_.
 
 bool ScoreTable::has(const UnitId& unit) const {
   const size_t index = slot(unit);
-  return index < units_.size() && results_[index].has_value();
+  return index < units_.size() && results_[index] != nullptr;
 }
 
-const UnitResult& ScoreTable::result(const UnitId& unit) const {
+UnitResult ScoreTable::result(const UnitId& unit) const {
   const size_t index = slot(unit);
-  BA_CHECK(index < units_.size() && results_[index], "no result for this unit");
-  return *results_[index];
+  BA_CHECK(index < units_.size() && results_[index] != nullptr, "no result for this unit");
+  const double* values = results_[index].get();
+  UnitResult result;
+  result.unit = unit;
+  if (unit.kind == UnitKind::kCalibrate) {
+    result.amax.assign(values, values + 2 * spec_.sites.size());
+    return result;
+  }
+  const size_t sums = sums_of(unit);
+  result.sums.assign(values, values + sums);
+  result.tokens.assign(values + sums, values + sums + sequences_of(unit));
+  return result;
 }
 
-bool ScoreTable::calibrated() const {
-  for (size_t i = 0; i < units_.size(); ++i) {
-    if (units_[i].kind == UnitKind::kCalibrate && !results_[i]) return false;
-  }
-  return true;
-}
+bool ScoreTable::calibrated() const { return calibrations_done_ == calibrations_; }
 
 std::vector<float> ScoreTable::amax() const {
   BA_CHECK(calibrated(), "calibration is not finished");
   if (!spec_.amax.empty()) return spec_.amax;
-  const bool needed = spec_.needs_calibration();
-  std::vector<float> largest(2 * spec_.sites.size(), needed ? 0.0f : 448.0f);
-  for (const auto& result : results_) {
-    if (!result || result->unit.kind != UnitKind::kCalibrate) continue;
+  std::vector<float> largest(2 * spec_.sites.size(), calibrations_ > 0 ? 0.0f : 448.0f);
+  for (size_t unit = 0; unit < calibrations_; ++unit) {
     for (size_t i = 0; i < largest.size(); ++i) {
-      largest[i] = std::max(largest[i], result->amax[i]);
+      largest[i] = std::max(largest[i], static_cast<float>(results_[unit][i]));
     }
   }
   return largest;
@@ -173,15 +204,18 @@ std::vector<float> ScoreTable::amax() const {
 
 Score ScoreTable::score(int64_t row, CandidateIndex column, Metric metric) const {
   std::vector<std::pair<double, int64_t>> sequences;  // Σ metric and tokens of each
-  for (const auto& result : results_) {
-    if (!result || result->unit.kind != UnitKind::kScore) continue;
-    if (row < result->unit.row_begin || row >= result->unit.row_end) continue;
-    const int64_t count = std::ssize(result->tokens);
-    const int64_t trial = (row - result->unit.row_begin) * spec_.num_columns() + column.value;
-    const int64_t base =
-        (trial * metrics_per_sequence(spec_) + static_cast<int64_t>(metric)) * count;
-    for (int64_t i = 0; i < count; ++i) {
-      sequences.emplace_back(result->sums[base + i], result->tokens[i]);
+  for (size_t index = calibrations_; index < units_.size(); ++index) {
+    const UnitId& unit = units_[index];
+    if (results_[index] == nullptr || row < unit.row_begin || row >= unit.row_end) continue;
+    const double* values = results_[index].get();
+    const size_t count = sequences_of(unit);
+    const int64_t trial = (row - unit.row_begin) * spec_.num_columns() + column.value;
+    const double* sums = values + static_cast<size_t>(trial * metrics_per_sequence(spec_) +
+                                                      static_cast<int64_t>(metric)) *
+                                      count;
+    const double* tokens = values + sums_of(unit);
+    for (size_t i = 0; i < count; ++i) {
+      sequences.emplace_back(sums[i], static_cast<int64_t>(tokens[i]));
     }
   }
   Score score;

@@ -1,10 +1,12 @@
 // The results of a search: for every batch, row and column the sums of each sequence.
 //
 // First write wins: scores are deterministic, so a second value for the same place is equal or a
-// defect; it is compared and counted, never added. Not thread-safe.
+// defect; it is compared and counted, never added. Not thread-safe; copies share the results, which
+// never change, so a copy for another thread costs no more than its plan.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,7 +62,7 @@ class ScoreTable {
   bool complete() const { return done_ == units_total(); }
   const std::vector<UnitId>& units() const { return units_; }
   // The result of a unit that `has`.
-  const UnitResult& result(const UnitId& unit) const;
+  UnitResult result(const UnitId& unit) const;
 
   // [sites × 2] amax of K and V: the largest over the calibration batches, 448 where the spec needs
   // none. REQUIRES: calibrated().
@@ -70,12 +72,20 @@ class ScoreTable {
   Score score(int64_t row, CandidateIndex column, Metric metric = Metric::kKl) const;
 
  private:
-  size_t slot(const UnitId& unit) const;  // index into units_ and results_
+  // The numbers of one result, one behind the other: sums and tokens, or amax. All are exact as
+  // doubles, and how many there are of each follows from the unit and the spec. Null: none yet.
+  using Numbers = std::shared_ptr<const double[]>;  // shared by copies of the table
+
+  size_t slot(const UnitId& unit) const;  // index into units_ and results_; their size: none
+  size_t sums_of(const UnitId& unit) const;
+  size_t sequences_of(const UnitId& unit) const;
+  Numbers numbers(const UnitResult& result) const;
 
   SearchSpec spec_;
   std::vector<UnitId> units_;
-  std::vector<std::optional<UnitResult>> results_;
-  std::vector<size_t> sorted_;  // slots in the order of their unit, for look-up
+  std::vector<Numbers> results_;
+  size_t calibrations_ = 0;  // they are the first units
+  size_t calibrations_done_ = 0;
   int64_t done_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "common/search_spec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "common/tokens.h"
@@ -38,6 +39,10 @@ Status validate_counts(const SearchSpec& spec) {
   BA_RETURN_IF_ERROR(in_range(spec.calibration_length, 0, kMaxLength, "calibration_length"));
   if (!spec.amax.empty() && spec.amax.size() != 2 * spec.sites.size()) {
     return invalid_argument("amax does not hold two numbers a site", "amax");
+  }
+  for (const float amax : spec.amax) {
+    if (std::isfinite(amax) && amax >= 0) continue;
+    return invalid_argument(fmt::format("amax holds {}", amax), "amax");
   }
   if (spec.needs_calibration() != (spec.calibration_sequences > 0)) {
     return invalid_argument("calibrated scales need calibration tokens, and only they do",

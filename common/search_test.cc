@@ -123,6 +123,34 @@ TEST(Plan, CoversEveryTrialOnceAndNamesComeBack) {
   }
 }
 
+TEST(Plan, LayoutFindsEveryUnitOfThePlanAndNoOther) {
+  SearchSpec spec = small_spec();  // 3 sites, 2 a unit: rows 2-3 and 0-2 of each batch
+  for (const bool calibrated : {false, true}) {
+    if (calibrated) {
+      spec.candidates.push_back(*parse_candidate("nvfp4[scale=calibrated]"));
+      spec.calibration_sequences = 3;
+      spec.calibration_length = 4;
+    }
+    const PlanLayout layout(spec);
+    const auto units = plan_units(spec);
+    ASSERT_EQ(layout.num_units(), units.size());
+    EXPECT_EQ(layout.batch_begin(layout.num_batches()), units.size());
+    for (size_t slot = 0; slot < units.size(); ++slot) {
+      EXPECT_EQ(layout.slot(units[slot]), slot);
+      const size_t begin = layout.batch_begin(layout.batch(slot));
+      EXPECT_LE(begin, slot);
+      EXPECT_EQ(units[begin].batch, units[slot].batch);
+      EXPECT_EQ(units[begin].kind, units[slot].kind);
+      EXPECT_TRUE(begin == 0 || layout.batch(begin - 1) != layout.batch(begin));
+    }
+    for (const char* name : {"score/0/0-1", "score/0/1-3", "score/0/2-4", "score/3/0-2"}) {
+      EXPECT_FALSE(layout.slot(*parse_unit_name(name))) << name;
+    }
+    EXPECT_EQ(layout.slot(*parse_unit_name("calibrate/0")).has_value(), calibrated);
+    EXPECT_FALSE(layout.slot(*parse_unit_name("calibrate/2")));
+  }
+}
+
 TEST(Plan, CalibrationComesFirst) {
   SearchSpec spec = small_spec();
   spec.candidates.push_back(*parse_candidate("nvfp4[scale=calibrated]"));
@@ -144,6 +172,39 @@ TEST(ScoreTable, FirstWriteWins) {
   EXPECT_EQ(table.units_done(), 1);
   EXPECT_EQ(table.result(unit).sums[0], 1.0);
   EXPECT_FALSE(table.complete());
+}
+
+TEST(ScoreTable, HasAPlaceForEveryPlannedUnitAndNoOther) {
+  for (const int64_t sites_per_unit : {1, 2, 3, 5}) {
+    SearchSpec spec = small_spec();
+    spec.sites_per_unit = sites_per_unit;
+    spec.candidates.push_back(*parse_candidate("nvfp4[scale=calibrated]"));
+    spec.calibration_sequences = 3;
+    spec.calibration_length = 4;
+    ScoreTable table(spec);
+    for (const UnitId& unit : plan_units(spec)) {
+      EXPECT_TRUE(table.planned(unit)) << unit_name(unit);
+      EXPECT_FALSE(table.has(unit)) << unit_name(unit);
+    }
+    for (const UnitId& unit : {UnitId{UnitKind::kScore, BatchIndex(0), 0, 9},
+                               {UnitKind::kScore, BatchIndex(9), 0, 1},
+                               {UnitKind::kScore, BatchIndex(-1), 0, 1},
+                               {UnitKind::kScore, BatchIndex(0), 7, 8},
+                               {UnitKind::kCalibrate, BatchIndex(2), 0, 0}}) {
+      EXPECT_FALSE(table.planned(unit)) << unit_name(unit);
+    }
+  }
+}
+
+TEST(ScoreTable, CopyKeepsItsResultsWhenTheOriginalGoesOn) {
+  const SearchSpec spec = small_spec();
+  ScoreTable table(spec);
+  table.add(result_of(spec, table.units()[0]));
+  const ScoreTable copy = table;
+  table.add(result_of(spec, table.units()[1]));
+  EXPECT_EQ(copy.units_done(), 1);
+  EXPECT_TRUE(copy.has(table.units()[0]));
+  EXPECT_FALSE(copy.has(table.units()[1]));
 }
 
 TEST(ScoreTable, MeanAndStandardErrorByHand) {
@@ -243,6 +304,18 @@ TEST(Fingerprint, NamesEveryPartThatDiffers) {
   // What cannot change a score is not part of it.
   EXPECT_EQ(difference([](SearchSpec& s) { s.effective_bits = 7; }), Names{});
   EXPECT_EQ(difference([](SearchSpec& s) { s.model.path = "/elsewhere"; }), Names{});
+}
+
+// The text is written piece by piece; a JSON library that reads and writes it gives the same bytes.
+TEST(Checkpoint, IsTheTextOfOneJsonObject) {
+  const SearchSpec spec = small_spec();
+  Checkpoint checkpoint{"id", spec, fingerprint(spec), ScoreTable(spec)};
+  for (int done = 0; done < 3; ++done) {
+    const std::string text = serialize(checkpoint);
+    EXPECT_EQ(Json::parse(text).dump() + "\n", text);
+    const UnitId unit = checkpoint.table.units()[static_cast<size_t>(done)];
+    checkpoint.table.add(result_of(spec, unit, 1.0 / 3.0));
+  }
 }
 
 TEST(Checkpoint, KeepsEveryBit) {

@@ -1,6 +1,7 @@
 #include "common/wire.h"
 
 #include <gtest/gtest.h>
+#include <zmq.h>
 
 #include "common/zmq/socket.h"
 
@@ -20,6 +21,16 @@ TEST(Wire, MessagesComeBack) {
   EXPECT_EQ(back->correlation_id, "7");
   EXPECT_EQ(back->header["id"], "x");
   EXPECT_EQ(back->blobs, message.blobs);
+}
+
+TEST(Wire, MoreFieldsBecomePartOfTheHeader) {
+  wire::Message message{"unit", "", {{"fence", 3}}, {}};
+  message.more_fields = R"("spec":{"a":[1]},"b":"x")";
+  EXPECT_EQ(decode_frames(wire::encode(message))->header,
+            Json({{"fence", 3}, {"spec", {{"a", {1}}}}, {"b", "x"}}));
+  message.header = Json::object();
+  EXPECT_EQ(decode_frames(wire::encode(message))->header,
+            Json({{"spec", {{"a", {1}}}}, {"b", "x"}}));
 }
 
 TEST(Wire, BadFramesAreRefusedButCanBeAnswered) {
@@ -43,6 +54,40 @@ TEST(Wire, LimitsAreKept) {
   EXPECT_FALSE(decode_frames(std::vector<std::string>(wire::kMaxFrames + 1, "")).ok());
   std::string deep = std::string(100, '[') + std::string(100, ']');
   EXPECT_FALSE(decode_frames({"", "BA1", "t", "c", "{\"a\":" + deep + "}"}).ok());
+}
+
+TEST(Wire, ALongCorrelationIdIsRefusedUnderItsFirstBytes) {
+  wire::Message partial;
+  const std::string huge(1 << 20, 'c');
+  EXPECT_FALSE(decode_frames({"", "BA1", "t", huge, "{}"}, &partial).ok());
+  EXPECT_EQ(partial.correlation_id, huge.substr(0, 128));
+  std::vector<std::string> many(wire::kMaxFrames + 1, "");
+  many[3] = "c";
+  EXPECT_EQ(decode_frames(many, &partial).error().field, "frames");
+  EXPECT_EQ(partial.correlation_id, "c") << "the refusal finds its way";
+}
+
+// 1 MiB of "[]," would be 350,000 values of some 40 bytes.
+TEST(Wire, TheNumberOfValuesIsBounded) {
+  const auto list_of = [](size_t count) {
+    std::string text = "{\"a\":[0";
+    for (size_t i = 1; i < count; ++i) text += ",0";
+    return text + "]}";
+  };
+  EXPECT_TRUE(decode_frames({"", "BA1", "t", "c", list_of(190'000)}).ok());
+  EXPECT_EQ(decode_frames({"", "BA1", "t", "c", list_of(210'000)}).error().code,
+            ErrorCode::kResourceExhausted);
+  // What stands in a text is no value, behind an escaped quote neither.
+  const std::string text = "{\"a\":\"\\\"" + std::string(210'000, ',') + "\"}";
+  EXPECT_TRUE(decode_frames({"", "BA1", "t", "c", text}).ok());
+}
+
+TEST(Wire, AnErrorOfAnotherProcessIsShortened) {
+  std::string message;
+  for (int i = 0; i < 5'000; ++i) message += "ä";
+  const Error error = error_from_json({{"code", "internal"}, {"message", message}});
+  EXPECT_LE(error.message.size(), 4'100u);
+  EXPECT_NO_THROW(error_to_json(error).dump()) << "a character was cut in two";
 }
 
 TEST(Wire, ErrorsKeepCodeFieldAndHint) {
@@ -86,6 +131,22 @@ TEST_F(Sockets, SendingToAPeerThatIsNotThereIsAnError) {
   const Status sent = router_.send({"unit", "", {}, {}}, "nobody");
   ASSERT_FALSE(sent.ok());
   EXPECT_EQ(sent.error().code, ErrorCode::kUnavailable);
+}
+
+// Sent by hand: our own encoder makes no such message.
+TEST_F(Sockets, AMessageOfManyFramesIsRefusedAndNotKept) {
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string frame = i == 1 ? "BA1" : i == 0 ? "" : "x";
+    const int more = i + 1 < 20'000 ? ZMQ_SNDMORE : 0;
+    ASSERT_GE(zmq_send(dealer_.handle(), frame.data(), frame.size(), more), 0);
+  }
+  ASSERT_TRUE(*router_.wait(5'000));
+  const auto received = *router_.receive();
+  ASSERT_TRUE(received && received->error);
+  EXPECT_EQ(received->error->field, "frames");
+  ASSERT_TRUE(dealer_.send({"ping", "1", {}, {}}).ok());
+  ASSERT_TRUE(*router_.wait(5'000));
+  EXPECT_FALSE((*router_.receive())->error) << "the next message starts where it starts";
 }
 
 TEST_F(Sockets, ABadEndpointIsRefused) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "common/json_text.h"
 #include "coordinator/report.h"
 
 namespace bitalloc {
@@ -24,6 +25,10 @@ std::filesystem::path checkpoint_file(const std::string& directory, const std::s
 TokenSet batch_of(const TokenSet& tokens, const UnitId& unit, int64_t batch_sequences) {
   const int64_t begin = unit.batch.value * batch_sequences;
   return slice(tokens, begin, std::min(begin + batch_sequences, tokens.sequences));
+}
+
+DoorLock door_lock(const FrontOptions& options) {
+  return {options.server_secret_key, options.access};
 }
 
 Json lease_json(const std::string& search, const UnitId& unit, Fence fence) {
@@ -45,8 +50,10 @@ Front::Front(boost::asio::io_context& loop, ResultStore& store, FrontOptions opt
       options_(std::move(options)),
       fatal_(std::move(fatal)),
       queue_(options_.queue),
-      clients_(loop, context_, [this](Socket::Received r) { on_client(std::move(r)); }),
-      workers_(loop, context_, [this](Socket::Received r) { on_worker(std::move(r)); }),
+      clients_(loop, context_, Door::kClients, door_lock(options_),
+               [this](Socket::Received r) { on_client(std::move(r)); }),
+      workers_(loop, context_, Door::kWorkers, door_lock(options_),
+               [this](Socket::Received r) { on_worker(std::move(r)); }),
       timer_(loop),
       checker_(loop, kBackgroundJobs),
       solver_(loop, kBackgroundJobs) {}
@@ -56,8 +63,16 @@ Status Front::start(std::vector<StoredSearch> searches) {
     if (stored.tokens != nullptr) tokens_[stored.record.id] = std::move(stored.tokens);
     apply(event::SearchLoaded{std::move(stored.record)});
   }
-  BA_RETURN_IF_ERROR(clients_.bind(options_.client_endpoint));
-  BA_RETURN_IF_ERROR(workers_.bind(options_.worker_endpoint));
+  if (options_.access != nullptr) {
+    zap_ = std::make_unique<ZapHandler>(context_, *options_.access);
+    BA_RETURN_IF_ERROR(zap_->start());
+  }
+  for (const auto& endpoint : options_.client_endpoints) {
+    BA_RETURN_IF_ERROR(clients_.bind(endpoint));
+  }
+  for (const auto& endpoint : options_.worker_endpoints) {
+    BA_RETURN_IF_ERROR(workers_.bind(endpoint));
+  }
   tick();
   return {};
 }
@@ -105,11 +120,18 @@ void Front::apply(const Event& event) {
 }
 
 void Front::perform(action::Persist& action) {
-  // Only an accepted submission may replace the tokens that units are cut from.
-  if (const auto* put = std::get_if<PutSearch>(&action.op.change); put && put->tokens) {
-    tokens_[put->record.id] = put->tokens;
+  // Only an accepted submission may replace the spec and the tokens that units are cut from.
+  if (const auto* put = std::get_if<PutSearch>(&action.op.change)) {
+    spec_texts_.erase(put->record.id);
+    if (put->tokens) tokens_[put->record.id] = put->tokens;
   }
   BA_CHECK(store_.put(std::move(action.op)), "the store's queue is full despite admission");
+}
+
+const std::string& Front::spec_text(const Search& search) {
+  std::string& text = spec_texts_[search.id];
+  if (text.empty()) text = json_text(to_json(search.spec));
+  return text;
 }
 
 void Front::perform(const action::SendUnit& action) {
@@ -123,7 +145,7 @@ void Front::perform(const action::SendUnit& action) {
   message.type = "unit";
   message.header = lease_json(action.search, action.unit, action.fence);
   message.header["lease_ms"] = action.lease_ms;
-  message.header["spec"] = to_json(search->spec);
+  message.more_fields = "\"spec\":" + spec_text(*search);
   const bool scores = action.unit.kind == UnitKind::kScore;
   const TokenSet batch = batch_of(scores ? tokens->second->scored : tokens->second->calibration,
                                   action.unit, search->spec.batch_sequences);
@@ -184,6 +206,7 @@ void Front::perform(const action::Publish& action) {
 
 void Front::perform(const action::Forget& action) {
   tokens_.erase(action.search);
+  spec_texts_.erase(action.search);
   snapshots_.erase(action.search);
 }
 

@@ -15,12 +15,15 @@
 #include <vector>
 
 #include "common/checkpoint.h"
+#include "common/model_roots.h"
 #include "common/zmq/socket.h"
 #include "coordinator/background.h"
 #include "coordinator/channel.h"
 #include "coordinator/queue.h"
+#include "coordinator/request_port.h"
 #include "coordinator/store.h"
 #include "coordinator/submission.h"
+#include "coordinator/zap_handler.h"
 
 namespace bitalloc {
 
@@ -28,15 +31,18 @@ namespace bitalloc {
 TimeMs steady_now_ms();
 
 struct FrontOptions {
-  std::string client_endpoint;
-  std::string worker_endpoint;
-  std::string checkpoint_dir;  // empty: checkpoints are written on request only
-  bool store_durable = true;   // for `info`
+  std::vector<std::string> client_endpoints;
+  std::vector<std::string> worker_endpoints;
+  std::string server_secret_key;  // Z85; empty: no keys (see DoorLock)
+  AccessList* access = nullptr;   // with keys; outlives the front
+  std::string checkpoint_dir;     // empty: checkpoints are written on request only
+  ModelRoots model_roots;         // where the models of searches may be
+  bool store_durable = true;      // for `info`
   std::string store_detail;
   QueueOptions queue;
 };
 
-class Front {
+class Front : public RequestPort {
  public:
   // `loop` and `store` outlive this object. `fatal` is called when the store is lost for good.
   Front(boost::asio::io_context& loop, ResultStore& store, FrontOptions options,
@@ -48,6 +54,11 @@ class Front {
   void post(StoreEvent event);
   // Grants and accepts nothing any more; the store can be closed then.
   void stop();
+
+  // Clients of this process (front_local.cc).
+  Ticket request(wire::Message message, Reply reply) override;
+  void forget(Ticket ticket) override;
+  bool ready() const override;
 
  private:
   struct Request {  // a client that waits for an answer
@@ -111,7 +122,10 @@ class Front {
   void answer(uint64_t request, const Result<Json>& header);
   void reply(const wire::Message& message, const std::string& peer, const Result<Json>& header);
   void tell_watchers();
+  void send_client(const wire::Message& message, const std::string& peer);
+  static bool is_local(const std::string& peer);
   Snapshot snapshot(const Search& search);
+  const std::string& spec_text(const Search& search);
 
   boost::asio::io_context& loop_;
   ResultStore& store_;
@@ -119,15 +133,19 @@ class Front {
   std::function<void(const std::string&)> fatal_;
   Queue queue_;
   ZmqContext context_;
+  std::unique_ptr<ZapHandler> zap_;  // null without keys; before the doors it guards
   Channel clients_;
   Channel workers_;
   boost::asio::steady_timer timer_;
   std::map<std::string, SharedTokens> tokens_;       // of searches that have not ended
+  std::map<std::string, std::string> spec_texts_;    // JSON of specs, as `unit` carries them
   std::map<WorkerEpoch, std::string> worker_peers_;  // where a worker was last heard
   std::map<uint64_t, Request> requests_;
   std::map<std::pair<std::string, std::string>, Watch> watches_;  // by peer, correlation id
   std::map<std::string, Snapshot> snapshots_;                     // dropped on every change
+  std::map<std::string, Reply> local_clients_;                    // by peer
   uint64_t next_request_ = 1;
+  Ticket next_ticket_ = 1;
   bool stopped_ = false;
   // Last, so that their threads end first.
   Background checker_;

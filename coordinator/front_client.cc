@@ -6,6 +6,7 @@
 #include <ctime>
 #include "common/json_text.h"
 
+#include "common/protocol.h"
 #include "coordinator/front.h"
 #include "coordinator/report.h"
 #include "solver/allocate.h"
@@ -63,7 +64,10 @@ Status Front::dispatch_client(wire::Message& message, const std::string& peer) {
     });
   }
   if (type == "info") {
-    reply(message, peer, info_json());
+    BA_ASSIGN_OR_RETURN(const int protocol, choose_protocol(message.header, "client"));
+    Json info = info_json();
+    info["protocol"] = protocol;
+    reply(message, peer, std::move(info));
   } else if (type == "list") {
     reply(message, peer, list_json());
   } else if (type == "workers") {
@@ -82,7 +86,7 @@ Status Front::dispatch_client(wire::Message& message, const std::string& peer) {
 
 void Front::reply(const wire::Message& message, const std::string& peer,
                   const Result<Json>& header) {
-  clients_.send(
+  send_client(
       header.ok() ? wire::ok_reply(message, *header) : wire::error_reply(message, header.error()),
       peer);
 }
@@ -114,13 +118,14 @@ Json Front::status_of(const Search& search) const {
 
 Json Front::info_json() const {
   return {{"version", BITALLOC_VERSION},
-          {"protocol", wire::kVersion},
+          {"protocols", spoken_protocols()},
           {"numerics_version", kNumericsVersion},
           {"redis",
            {{"durable", options_.store_durable},
             {"detail",
              queue_.store_lost() ? "lost: " + queue_.store_reason() : options_.store_detail}}},
           {"workers", queue_.workers().size()},
+          {"model_switches", queue_.model_switches()},
           {"searches", queue_.searches().size()},
           {"pid", ::getpid()}};
 }
@@ -157,6 +162,10 @@ Status Front::on_submit(wire::Message& message, const std::string& peer) {
               blobs = std::move(message.blobs)]() -> Background::Completion {
     Result<Submission> parsed =
         is_import ? parse_import(header, blobs) : parse_submit(header, blobs);
+    if (parsed.ok()) {
+      const Status place = options_.model_roots.check_name(parsed->record.spec.model.path);
+      if (!place.ok()) parsed = place.error();
+    }
     if (!parsed.ok()) {
       return [this, request, error = parsed.error()] { answer(request, error); };
     }
@@ -226,11 +235,11 @@ void Front::tell_watchers() {
     } else if (has_ended(search->status.state)) {
       reply(request, peer, status_of(*search));
       it = watches_.erase(it);
-    } else if (now - watch.asked > kWatchForgottenMs) {
+    } else if (now - watch.asked > kWatchForgottenMs && !is_local(peer)) {
       it = watches_.erase(it);
     } else {
       if (watch.changed && now - watch.told >= kWatchGapMs) {
-        clients_.send({"event", correlation_id, {{"status", status_of(*search)}}, {}}, peer);
+        send_client({"event", correlation_id, {{"status", status_of(*search)}}, {}}, peer);
         watch.told = now;
         watch.changed = false;
       }
@@ -321,7 +330,7 @@ Status Front::on_checkpoint(const wire::Message& message, const std::string& pee
       }
       wire::Message message = wire::ok_reply(request);
       message.blobs.push_back(text);
-      clients_.send(message, peer);
+      send_client(message, peer);
     };
   });
   return taken ? Status() : Status(unavailable("too much to do", "", "try again in a moment"));

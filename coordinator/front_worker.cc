@@ -1,6 +1,7 @@
 // The worker's side of the front: messages of wire.h into events.
 #include <spdlog/spdlog.h>
 
+#include "common/protocol.h"
 #include "coordinator/front.h"
 
 namespace bitalloc {
@@ -23,6 +24,14 @@ Result<UnitFields> unit_fields(const Json& header, const std::string& where) {
   BA_ASSIGN_OR_RETURN(fields.unit, parse_unit_name(unit));
   BA_ASSIGN_OR_RETURN(fields.fence.value, json_field<int64_t>(header, "fence", where));
   return fields;
+}
+
+// The weights that a worker says it holds now, when it says so.
+Result<std::optional<std::vector<std::string>>> models_field(const Json& header) {
+  if (!header.contains("models")) return std::optional<std::vector<std::string>>();
+  BA_ASSIGN_OR_RETURN(auto models,
+                      json_field<std::vector<std::string>>(header, "models", "header"));
+  return std::optional(std::move(models));
 }
 
 }  // namespace
@@ -54,6 +63,11 @@ Status Front::dispatch_worker(const wire::Message& message, const std::string& p
   if (message.type == "hello") return on_hello(message, peer, epoch);
   if (message.type == "result") return on_result(message, epoch);
   if (message.type == "fail") return on_fail(message, peer, epoch);
+  if (message.type == "give_back") {
+    BA_ASSIGN_OR_RETURN(const UnitFields fields, unit_fields(message.header, "give_back"));
+    apply(event::WorkerGiveBack{epoch, fields.search, fields.unit, fields.fence});
+    return {};
+  }
   if (message.type == "bye") {
     workers_.send(wire::ok_reply(message), peer);
     apply(event::WorkerBye{epoch});
@@ -69,16 +83,19 @@ Status Front::dispatch_worker(const wire::Message& message, const std::string& p
   }
   if (message.type == "heartbeat") return on_heartbeat(message, peer, epoch);
   BA_ASSIGN_OR_RETURN(const auto credits, json_field<int64_t>(message.header, "credits", "ready"));
-  apply(event::WorkerReady{epoch, credits});
+  BA_ASSIGN_OR_RETURN(auto models, models_field(message.header));
+  apply(event::WorkerReady{epoch, credits, std::move(models)});
   return {};
 }
 
 Status Front::on_hello(const wire::Message& message, const std::string& peer,
                        const WorkerEpoch& epoch) {
+  BA_ASSIGN_OR_RETURN(const int protocol, choose_protocol(message.header, "worker " + epoch.value));
   Json info = message.header;
   if (info.dump().size() > kMaxInfoBytes) {
     info = Json::object();
-    for (const char* name : {"host", "pid", "device", "threads", "tp"}) {
+    for (const char* name :
+         {"host", "pid", "device", "threads", "tp", "memory_bytes", "numerics_version"}) {
       if (message.header.contains(name) && message.header[name].dump().size() < 256) {
         info[name] = message.header[name];
       }
@@ -90,8 +107,9 @@ Status Front::on_hello(const wire::Message& message, const std::string& peer,
     return resource_exhausted("there are too many workers already", "epoch");
   }
   if (!known) spdlog::info("worker {} is here", epoch.value);
-  workers_.send(wire::ok_reply(
-                    message, {{"heartbeat_ms", wire::kHeartbeatMs}, {"liveness", wire::kLiveness}}),
+  workers_.send(wire::ok_reply(message, {{"protocol", protocol},
+                                         {"heartbeat_ms", wire::kHeartbeatMs},
+                                         {"liveness", wire::kLiveness}}),
                 peer);
   return {};
 }
@@ -103,7 +121,8 @@ Status Front::on_heartbeat(const wire::Message& message, const std::string& peer
   if (!units.is_array() || units.size() > kMaxHeldUnits) {
     return invalid_argument("heartbeat.units is not a list of at most 1024", "units");
   }
-  event::WorkerHeartbeat heartbeat{epoch, {}};
+  event::WorkerHeartbeat heartbeat{epoch, {}, {}};
+  BA_ASSIGN_OR_RETURN(heartbeat.models, models_field(message.header));
   for (const Json& row : units) {
     BA_ASSIGN_OR_RETURN(const UnitFields fields, unit_fields(row, "heartbeat.units"));
     heartbeat.units.push_back({fields.search, fields.unit, fields.fence});
@@ -121,7 +140,18 @@ Status Front::on_result(const wire::Message& message, const WorkerEpoch& epoch) 
   event::WorkerResult event;
   BA_ASSIGN_OR_RETURN(event.seconds,
                       json_field_or<double>(message.header, "seconds", "result", 0.0));
-  BA_ASSIGN_OR_RETURN(event.result, unpack_unit_result(fields.unit, message.blobs[0]));
+  Result<UnitResult> result = unpack_unit_result(fields.unit, message.blobs[0]);
+  if (!result.ok()) {
+    // The worker would send it for ever: the unit is taken from it and counts as failed there.
+    perform(action::SendRevoke{epoch, fields.search, fields.unit, fields.fence});
+    apply(event::WorkerFail{epoch, fields.search, fields.unit, fields.fence, result.error(), true});
+    return result.error();
+  }
+  event.result = std::move(result).value();
+  if (message.header.contains("numerics_version")) {
+    BA_ASSIGN_OR_RETURN(event.numerics_version,
+                        json_field<int64_t>(message.header, "numerics_version", "result"));
+  }
   event.worker = epoch;
   event.search = fields.search;
   event.fence = fields.fence;

@@ -191,10 +191,103 @@ TEST_F(Service, FailureOfAUnitIsShown) {
   const FakeWorker bad(options);
   const Json status = wait_for_state(dir_, "s", "failed");
   EXPECT_EQ(status["error"]["code"], "invalid_argument");
-  EXPECT_EQ(status["error"]["message"], "made to fail");
+  const std::string message = status["error"]["message"];
+  EXPECT_NE(message.find("2 of 2 units failed"), std::string::npos) << message;
+  EXPECT_NE(message.find("made to fail"), std::string::npos) << message;
+  EXPECT_EQ(status["units"]["failed"], 2);
+  ASSERT_EQ(status["failed_units"].size(), 2u);
+  EXPECT_EQ(status["failed_units"][0]["worker"], "bad");
   const auto assignment = call(dir_, "assignment", {{"id", "s"}});
   EXPECT_EQ(assignment.error().code, ErrorCode::kUnavailable);
   EXPECT_NE(assignment.error().message.find("0 % done"), std::string::npos);
+}
+
+// Set aside means on disk: after kill -9 the unit is still known with its error, the others go on,
+// and the search submitted again tries it again.
+TEST_F(Service, PoisonUnitSurvivesAKillAndIsTriedAgainWhenSubmitted) {
+  const SmallSearch search = small_search(4, 4);
+  ASSERT_TRUE(submit(search).ok());
+  FakeWorkerOptions options;
+  options.endpoint = worker_endpoint(dir_);
+  options.epoch = "bad";
+  options.credits = 1;
+  options.fail_code = "invalid_argument";
+  options.fail_first = 1;
+  options.unit_ms = 100;
+  auto bad = std::make_unique<FakeWorker>(options);
+  wait_for_done_units("s", 1);
+  bad.reset();
+  restart(SIGKILL);
+  Json status = call(dir_, "status", {{"id", "s"}})->header;
+  ASSERT_EQ(status["units"]["failed"], 1) << status;
+  EXPECT_EQ(status["failed_units"][0]["error"]["message"], "made to fail");
+  const auto good = worker("good");
+  status = wait_for_state(dir_, "s", "failed");
+  EXPECT_EQ(status["units"]["done"], status["units"]["total"].get<int>() - 1);
+  ASSERT_TRUE(submit(search).ok());
+  EXPECT_EQ(wait_for_state(dir_, "s", "done")["state"], "done");
+  EXPECT_EQ(checkpoint(), expected_checkpoint(search, "s"));
+}
+
+TEST_F(Service, APeerOfAnotherProtocolIsToldWhoMustBeUpdated) {
+  const auto client = call(dir_, "info", {{"protocol", {98, 99}}});
+  EXPECT_EQ(client.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(client.error().hint, "update the coordinator");
+  EXPECT_EQ(call(dir_, "info", {{"protocol", {1, 99}}})->header["protocol"], 1);
+
+  ZmqContext context;
+  Socket worker(context, Socket::Kind::kDealer);
+  ASSERT_TRUE(worker.connect(worker_endpoint(dir_)).ok());
+  const auto hello = [&](const Json& protocol) {
+    EXPECT_TRUE(worker.send({"hello", "h", {{"epoch", "w"}, {"protocol", protocol}}, {}}).ok());
+    EXPECT_TRUE(*worker.wait(5'000));
+    return (*worker.receive())->message;
+  };
+  const wire::Message refused = hello({0});
+  EXPECT_EQ(refused.type, "error");
+  EXPECT_EQ(refused.header["code"], "unsupported");
+  EXPECT_EQ(refused.header["hint"], "update the worker w");
+  EXPECT_EQ(call(dir_, "info")->header["workers"], 0);
+  EXPECT_EQ(hello({0, 1}).header["protocol"], 1);
+}
+
+// A release whose scores differ joins the fleet: it gets nothing to do, and the search says why.
+TEST_F(Service, AWorkerOfAnotherNumericsVersionIsLeftOut) {
+  const SmallSearch search = small_search(3, 4);
+  ASSERT_TRUE(submit(search).ok());
+  FakeWorkerOptions options;
+  options.endpoint = worker_endpoint(dir_);
+  options.epoch = "old";
+  options.hello = {{"numerics_version", kNumericsVersion + 1}};
+  const FakeWorker old(options);
+  std::string why;
+  for (int i = 0; i < 500 && why.find("numerics version") == std::string::npos; ++i) {
+    why = call(dir_, "status", {{"id", "s"}})->header["why_pending"].dump();
+    pause_ms(10);
+  }
+  EXPECT_NE(why.find("worker old computes with numerics version 2"), std::string::npos) << why;
+  const auto good = worker("good");
+  EXPECT_EQ(wait_for_state(dir_, "s", "done")["state"], "done");
+  EXPECT_TRUE(old.received().empty());
+}
+
+// Two leases of one unit, with real messages: the slow worker hears a revoke, the other's result
+// counts.
+TEST_F(Service, StragglerIsRunAgainByAnIdleWorker) {
+  const SmallSearch search = small_search(4, 4);
+  ASSERT_TRUE(submit(search).ok());
+  FakeWorkerOptions options;
+  options.endpoint = worker_endpoint(dir_);
+  options.epoch = "slow";
+  options.credits = 1;
+  options.unit_ms = 600'000;
+  const FakeWorker slow(options);
+  for (int i = 0; i < 500 && slow.received().empty(); ++i) pause_ms(10);
+  const auto fast = worker("fast");
+  const Json status = wait_for_state(dir_, "s", "done", 60'000);
+  EXPECT_EQ(status["state"], "done") << status;
+  EXPECT_EQ(status["units"]["speculated"], 1);
+  EXPECT_EQ(checkpoint(), expected_checkpoint(search, "s"));
 }
 
 TEST_F(Service, BadSubmissionsAreRefusedByName) {
@@ -280,6 +373,40 @@ TEST_F(Service, MalformedMessagesGetAnErrorReply) {
   }
   zmq_ctx_term(context);
   EXPECT_TRUE(call(dir_, "info").ok());
+}
+
+// Else the worker would send it again for ever, and keep the unit with its heartbeats.
+TEST_F(Service, CutResultFreesItsUnit) {
+  const SmallSearch search = small_search(2, 2);
+  ASSERT_TRUE(submit(search).ok());
+  ZmqContext context;
+  Socket socket(context, Socket::Kind::kDealer);
+  ASSERT_TRUE(socket.connect(worker_endpoint(dir_)).ok());
+  const auto say = [&](const std::string& type, Json header, std::vector<std::string> blobs = {}) {
+    header["epoch"] = "cutter";
+    ASSERT_TRUE(socket.send({type, "c", header, std::move(blobs)}).ok());
+  };
+  const auto wait_for = [&](const std::string& type) {
+    Json header;
+    for (bool found = false; !found && *socket.wait(5'000);) {
+      const auto received = *socket.receive();
+      if (received) header = received->message.header;
+      found = received && received->message.type == type;
+    }
+    return header;
+  };
+  say("hello", Json::object());
+  say("ready", {{"credits", 1}});
+  const Json unit = wait_for("unit");
+  ASSERT_TRUE(unit.contains("fence")) << unit;
+  const Json lease = {{"search", unit["search"]}, {"unit", unit["unit"]}, {"fence", unit["fence"]}};
+  say("result", lease, {"cut"});
+  EXPECT_EQ(wait_for("revoke")["unit"], unit["unit"]);
+  EXPECT_EQ(wait_for("error")["code"], "invalid_argument");
+  const auto good = worker("good");
+  const Json status = wait_for_state(dir_, "s", "done");
+  EXPECT_EQ(status["state"], "done") << status;
+  EXPECT_EQ(checkpoint(), expected_checkpoint(search, "s"));
 }
 
 TEST_F(Service, WatchTellsEveryStepUntilTheEnd) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/report.h"
+#include "coordinator/schedule.h"
 
 namespace bitalloc {
 namespace {
@@ -25,6 +26,24 @@ SearchSpec small_spec(bool calibrated = false) {
     spec.calibration_sha256 = "ct";
   }
   return spec;
+}
+
+// One site, one sequence: a single unit.
+SearchSpec one_unit_spec() {
+  SearchSpec spec = small_spec();
+  spec.sites.pop_back();
+  spec.sequences = 1;
+  return spec;
+}
+
+SearchRecord record_of(const std::string& id) {
+  SearchRecord record;
+  record.id = id;
+  record.spec = small_spec();
+  record.fingerprint = fingerprint(record.spec);
+  record.status.state = SearchState::kRunning;
+  record.has_tokens = true;
+  return record;
 }
 
 UnitResult result_of(const SearchSpec& spec, const UnitId& unit, double value = 0.5) {
@@ -70,13 +89,15 @@ class QueueTest : public ::testing::Test {
     std::erase_if(actions_, [](const Action& a) { return std::holds_alternative<A>(a); });
     return found;
   }
-  void submit(const std::string& id, const SearchSpec& spec, int64_t priority = 0) {
+  void submit(const std::string& id, const SearchSpec& spec, int64_t priority = 0,
+              double share = 1) {
     event::Submit event;
     event.request = ++request_;
     event.record.id = id;
     event.record.spec = spec;
     event.record.fingerprint = fingerprint(spec);
     event.record.status.priority = priority;
+    event.record.status.share = share;
     event.record.created_unix = static_cast<int64_t>(request_);
     event.tokens = std::make_shared<SearchTokens>();
     handle(std::move(event));
@@ -90,13 +111,17 @@ class QueueTest : public ::testing::Test {
     handle(event::WorkerHello{WorkerEpoch(epoch), Json::object()});
     if (credits > 0) ready(epoch, credits);
   }
+  void hello_with(const std::string& epoch, Json info, int64_t credits) {
+    handle(event::WorkerHello{WorkerEpoch(epoch), std::move(info)});
+    ready(epoch, credits);
+  }
   void ready(const std::string& epoch, int64_t credits) {
     handle(event::WorkerReady{WorkerEpoch(epoch), credits});
     store_all();
   }
-  void deliver(const action::SendUnit& unit, double value = 0.5) {
+  void deliver(const action::SendUnit& unit, double value = 0.5, double seconds = 1) {
     const Search* search = queue_.find(unit.search);
-    handle(event::WorkerResult{unit.worker, unit.search, unit.fence, 1.0, "c",
+    handle(event::WorkerResult{unit.worker, unit.search, unit.fence, seconds, "c",
                                result_of(search->spec, unit.unit, value)});
   }
   void fail(const action::SendUnit& unit, ErrorCode code, bool retryable) {
@@ -322,7 +347,8 @@ TEST_F(QueueTest, RetryableFailureGoesToAnotherWorkerAfterAPause) {
   const auto unit = taken<action::SendUnit>()[0];
   hello("b");
   fail(unit, ErrorCode::kInternal, true);
-  EXPECT_EQ(status_json(queue_, *queue_.find("s"), now_)["units"]["failed"], 1);
+  EXPECT_EQ(status_json(queue_, *queue_.find("s"), now_)["units"]["retrying"], 1);
+  EXPECT_EQ(status_json(queue_, *queue_.find("s"), now_)["units"]["failed"], 0);
   now_ += 1'001;
   ready("a", 4);  // takes every other unit, not the one that it failed on
   for (const auto& other : taken<action::SendUnit>()) EXPECT_NE(other.unit, unit.unit);
@@ -332,36 +358,148 @@ TEST_F(QueueTest, RetryableFailureGoesToAnotherWorkerAfterAPause) {
   EXPECT_EQ(again[0].unit, unit.unit);
 }
 
-TEST_F(QueueTest, ThirdFailureOfAUnitFailsTheSearchWithTheError) {
+// Rests of 1, 2, 4, … seconds, at most a minute, the same every time.
+TEST_F(QueueTest, BackOffDoublesUpToItsLimit) {
+  QueueOptions options;
+  options.max_attempts = 100;
+  queue_ = Queue(options);
+  submit("s", one_unit_spec());
+  hello("a", 1);
+  for (const TimeMs rest : {1'000, 2'000, 4'000, 8'000, 16'000, 32'000, 60'000, 60'000}) {
+    const auto units = taken<action::SendUnit>();
+    ASSERT_EQ(units.size(), 1u) << rest;
+    fail(units[0], ErrorCode::kInternal, true);
+    now_ += rest - 1;
+    ready("a", 1);
+    EXPECT_TRUE(taken<action::SendUnit>().empty()) << rest;
+    now_ += 1;
+    ready("a", 1);
+  }
+}
+
+// A poison unit: three failures, and the rest of the search goes on without it.
+TEST_F(QueueTest, ThirdFailureSetsAUnitAsideAndTheRestGoesOn) {
   submit("s", small_spec());
   hello("a");
+  UnitId poison;
   for (int attempt = 0; attempt < 3; ++attempt) {
-    EXPECT_EQ(state(), attempt == 0 ? SearchState::kQueued : SearchState::kRunning);
     now_ += 3'000;
-    beat("a", {});
     ready("a", 1);
     const auto units = taken<action::SendUnit>();
     ASSERT_EQ(units.size(), 1u);
-    fail(units[0], ErrorCode::kResourceExhausted, true);
+    poison = units[0].unit;
+    fail(units[0], ErrorCode::kInternal, true);
   }
-  ASSERT_EQ(state(), SearchState::kFailed);
+  EXPECT_EQ(state(), SearchState::kRunning);
+  Json status = status_json(queue_, *queue_.find("s"), now_);
+  EXPECT_EQ(status["units"]["failed"], 1);
+  ASSERT_EQ(status["failed_units"].size(), 1u);
+  EXPECT_EQ(status["failed_units"][0]["unit"], unit_name(poison));
+  EXPECT_EQ(status["failed_units"][0]["attempts"], 3);
+  EXPECT_EQ(status["failed_units"][0]["worker"], "a");
+  EXPECT_EQ(status["failed_units"][0]["error"]["message"], "because");
+  finish_all("a");
+  EXPECT_EQ(done(), 3);
+  EXPECT_TRUE(taken<action::WriteCheckpoint>().empty());
+  ASSERT_EQ(state(), SearchState::kFailed);  // nothing else is left
   const Error error = *queue_.find("s")->status.error;
-  EXPECT_EQ(error.code, ErrorCode::kResourceExhausted);
-  EXPECT_NE(error.message.find("because"), std::string::npos);
-  submit("s", small_spec());  // goes on where it stopped
-  EXPECT_NE(state(), SearchState::kFailed);
+  EXPECT_EQ(error.code, ErrorCode::kInternal);
+  EXPECT_NE(error.message.find("1 of 4 units failed"), std::string::npos) << error.message;
+  EXPECT_NE(error.message.find("because"), std::string::npos) << error.message;
+
+  submit("s", small_spec());  // new attempts, for that unit alone
   EXPECT_FALSE(queue_.find("s")->status.error);
+  ready("a", 4);
+  const auto again = taken<action::SendUnit>();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].unit, poison);
+  deliver(again[0]);
+  store_all();
+  EXPECT_EQ(taken<action::WriteCheckpoint>().size(), 1u);
 }
 
-TEST_F(QueueTest, NonRetryableFailureFailsTheSearchAndRevokesTheRest) {
+TEST_F(QueueTest, ResumeGivesNewAttemptsToWhatIsSetAside) {
+  submit("s", small_spec());
+  hello("a", 1);
+  const auto unit = taken<action::SendUnit>()[0];
+  fail(unit, ErrorCode::kInvalidArgument, false);  // set aside at once
+  EXPECT_EQ(status_json(queue_, *queue_.find("s"), now_)["units"]["failed"], 1);
+  change("s", event::Change::Kind::kResume);
+  EXPECT_EQ(status_json(queue_, *queue_.find("s"), now_)["units"]["failed"], 0);
+  EXPECT_EQ(queue_.find("s")->open(), 4);
+}
+
+TEST_F(QueueTest, NonRetryableFailureSetsTheUnitAsideAtOnceAndRunningUnitsGoOn) {
   submit("s", small_spec());
   hello("a", 2);
   const auto units = taken<action::SendUnit>();
   fail(units[0], ErrorCode::kInvalidArgument, false);
+  EXPECT_EQ(state(), SearchState::kRunning);
+  EXPECT_TRUE(taken<action::SendRevoke>().empty());
+  deliver(units[1]);
+  store_all();
+  EXPECT_EQ(done(), 1);
+}
+
+// It was given up, then its result came after all.
+TEST_F(QueueTest, LateResultOfAUnitThatIsSetAsideCounts) {
+  submit("s", small_spec());
+  hello("a", 1);
+  const auto unit = taken<action::SendUnit>()[0];
+  fail(unit, ErrorCode::kInvalidArgument, false);
+  deliver(unit);
+  store_all();
+  EXPECT_EQ(done(), 1);
+  EXPECT_EQ(status_json(queue_, *queue_.find("s"), now_)["units"]["failed"], 0);
+}
+
+// Eight units failed for good and none was ever done: no use burning through the other 72.
+TEST_F(QueueTest, SearchWithoutASingleSuccessIsGivenUpEarly) {
+  SearchSpec spec = small_spec();
+  spec.sequences = 80;
+  submit("s", spec);
+  hello("a");
+  for (int failures = 0; failures < 8; ++failures) {
+    EXPECT_NE(state(), SearchState::kFailed) << failures;
+    ready("a", 1);
+    fail(taken<action::SendUnit>().at(0), ErrorCode::kNotFound, false);
+  }
   EXPECT_EQ(state(), SearchState::kFailed);
-  const auto revoked = taken<action::SendRevoke>();
-  ASSERT_EQ(revoked.size(), 1u);
-  EXPECT_EQ(revoked[0].unit, units[1].unit);
+  EXPECT_EQ(queue_.find("s")->status.error->code, ErrorCode::kNotFound);
+}
+
+TEST_F(QueueTest, UnitsThatAreSetAsideSurviveARestart) {
+  SearchRecord record = record_of("s");
+  const auto units = plan_units(record.spec);
+  record.failures[units[2]] = {3, 0, WorkerEpoch("w"),
+                               Error{ErrorCode::kInternal, "because", "", ""}};
+  handle(event::SearchLoaded{record});
+  const Json status = status_json(queue_, *queue_.find("s"), now_);
+  EXPECT_EQ(status["failed_units"][0]["unit"], unit_name(units[2]));
+  hello("a", 4);
+  for (const auto& sent : taken<action::SendUnit>()) EXPECT_NE(sent.unit, units[2]);
+  EXPECT_EQ(queue_.find("s")->leased, 3);
+}
+
+// 8 GiB were not enough; of 8, 8 and 16 GiB only the last is tried next.
+TEST_F(QueueTest, UnitThatLackedMemoryGoesToAWorkerWithMore) {
+  submit("s", one_unit_spec());
+  hello_with("a", {{"memory_bytes", int64_t{8} << 30}}, 1);
+  const auto unit = taken<action::SendUnit>().at(0);
+  hello_with("b", {{"memory_bytes", int64_t{8} << 30}}, 0);
+  hello_with("c", {{"memory_bytes", int64_t{16} << 30}}, 0);
+  fail(unit, ErrorCode::kResourceExhausted, true);
+  now_ += 1'001;
+  ready("b", 1);
+  EXPECT_TRUE(taken<action::SendUnit>().empty());
+  ready("c", 1);
+  const auto again = taken<action::SendUnit>();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].worker.value, "c");
+  fail(again[0], ErrorCode::kResourceExhausted, true);
+  now_ += 2'001;
+  ready("b", 1);  // nobody has more than 16 GiB: anybody may try
+  EXPECT_EQ(taken<action::SendUnit>().size(), 1u);
 }
 
 TEST_F(QueueTest, WorkerWithAnotherModelIsLeftOutAndOnlyAllOfThemFailTheSearch) {
@@ -381,14 +519,19 @@ TEST_F(QueueTest, WorkerWithAnotherModelIsLeftOutAndOnlyAllOfThemFailTheSearch) 
   EXPECT_EQ(queue_.find("s")->status.error->code, ErrorCode::kMismatch);
 }
 
-TEST_F(QueueTest, UnitThatTakesEveryWorkerWithItEndsTheSearch) {
+TEST_F(QueueTest, UnitThatTakesEveryWorkerWithItIsSetAside) {
   submit("s", small_spec());
+  std::set<std::string> lost;
   for (int i = 0; i < 10; ++i) {
-    EXPECT_NE(state(), SearchState::kFailed);
     hello("w" + std::to_string(i), 1);
+    for (const auto& unit : taken<action::SendUnit>()) lost.insert(unit_name(unit.unit));
     pass(6'000);
   }
-  EXPECT_EQ(state(), SearchState::kFailed);
+  EXPECT_EQ(lost.size(), 1u);  // it goes first: what is wrong with it shows soon
+  const Json status = status_json(queue_, *queue_.find("s"), now_);
+  EXPECT_EQ(status["units"]["failed"], 1);
+  EXPECT_EQ(status["failed_units"][0]["losses"], 10);
+  EXPECT_EQ(state(), SearchState::kRunning);
 }
 
 TEST_F(QueueTest, InvalidResultIsRefusedDroppedAndTriedAgain) {
@@ -605,6 +748,382 @@ TEST_F(QueueTest, ImportIsDoneWhenCompleteAndWaitsForTokensOtherwise) {
   EXPECT_EQ(taken<action::ReplyError>().size(), 1u);
   submit("half", small_spec());
   EXPECT_EQ(taken<action::SendUnit>().size(), 2u);
+}
+
+// ---- many searches ------------------------------------------------------------------------------
+
+// Searches of one model: a, b, … with tokens of their own, `batches` × 2 sites of units each.
+SearchSpec numbered_spec(int number, int batches, const std::string& weights = "w") {
+  SearchSpec spec = small_spec();
+  spec.tokens_sha256 = "t" + std::to_string(number);
+  spec.sequences = 2 * batches;
+  spec.model.weights_sha256 = weights;
+  return spec;
+}
+
+class Shares : public QueueTest {
+ protected:
+  // One worker computes `count` units, each in `seconds_of(search)`; → units a search got.
+  template <typename Seconds>
+  std::map<std::string, int> work(int count, Seconds seconds_of) {
+    std::map<std::string, int> units;
+    for (int i = 0; i < count; ++i) {
+      ready("w", 1);
+      const auto sent = taken<action::SendUnit>();
+      if (sent.size() != 1) break;
+      ++units[sent[0].search];
+      const double seconds = seconds_of(sent[0].search);
+      now_ += static_cast<TimeMs>(1'000 * seconds);
+      handle(event::Tick{});
+      deliver(sent[0], 0.5, seconds);
+      store_all();
+    }
+    return units;
+  }
+};
+
+// a's units take three times as long as b's: equal time means three units of b for one of a.
+TEST_F(Shares, SearchesOfOneLevelShareTimeAndNotUnits) {
+  submit("a", numbered_spec(1, 500));
+  submit("b", numbered_spec(2, 500));
+  hello("w");
+  const auto units = work(400, [](const std::string& id) { return id == "a" ? 3.0 : 1.0; });
+  EXPECT_NEAR(units.at("a"), 100, 6);
+  EXPECT_NEAR(units.at("b"), 300, 6);
+}
+
+TEST_F(Shares, AShareOfTwoGetsTwiceTheTime) {
+  submit("a", numbered_spec(1, 500), 0, 2);
+  submit("b", numbered_spec(2, 500));
+  hello("w");
+  const auto units = work(300, [](const std::string&) { return 1.0; });
+  EXPECT_NEAR(units.at("a"), 200, 4);
+  EXPECT_NEAR(units.at("b"), 100, 4);
+}
+
+// b comes 200 s later: it is not owed them, so of the next 100 s each gets half.
+TEST_F(Shares, ANewSearchDoesNotMonopolize) {
+  submit("a", numbered_spec(1, 500));
+  hello("w");
+  work(200, [](const std::string&) { return 1.0; });
+  submit("b", numbered_spec(2, 500));
+  const auto units = work(100, [](const std::string&) { return 1.0; });
+  EXPECT_NEAR(units.at("a"), 50, 2);
+  EXPECT_NEAR(units.at("b"), 50, 2);
+}
+
+// The same for one that was paused meanwhile.
+TEST_F(Shares, AResumedSearchDoesNotMonopolize) {
+  submit("a", numbered_spec(1, 500));
+  submit("b", numbered_spec(2, 500));
+  hello("w");
+  work(10, [](const std::string&) { return 1.0; });
+  change("b", event::Change::Kind::kPause);
+  EXPECT_EQ(work(200, [](const std::string&) { return 1.0; }).count("b"), 0u);
+  change("b", event::Change::Kind::kResume);
+  const auto units = work(100, [](const std::string&) { return 1.0; });
+  EXPECT_NEAR(units.at("b"), 50, 2);
+}
+
+TEST_F(Shares, AHigherLevelTakesEverythingUntilItIsDone) {
+  submit("low", numbered_spec(1, 500));
+  submit("high", numbered_spec(2, 10), 1);
+  hello("w");
+  const auto units = work(20, [](const std::string&) { return 1.0; });
+  EXPECT_EQ(units.at("high"), 20);  // 10 batches × 2 units
+  EXPECT_EQ(work(1, [](const std::string&) { return 1.0; }).count("low"), 1u);
+}
+
+TEST_F(Shares, WhyPendingNamesWhoGoesFirst) {
+  submit("low", numbered_spec(1, 5));
+  submit("high", numbered_spec(2, 5), 1);
+  hello("w", 1);
+  EXPECT_EQ(why_pending(queue_, *queue_.find("low"), now_),
+            "1 searches of higher priority are served before it");
+}
+
+// ---- models -------------------------------------------------------------------------------------
+
+// Two models, two workers: each keeps to one although the searches are of one level.
+TEST_F(Shares, WorkersKeepToTheModelTheyHold) {
+  submit("a", numbered_spec(1, 100, "model a"));
+  submit("b", numbered_spec(2, 100, "model b"));
+  hello_with("x", {{"models", {"model b"}}}, 0);
+  hello_with("y", {{"models", {"model a"}}}, 0);
+  for (int i = 0; i < 50; ++i) {
+    ready("x", 1);
+    ready("y", 1);
+    for (const auto& unit : taken<action::SendUnit>()) {
+      EXPECT_EQ(unit.search, unit.worker.value == "x" ? "b" : "a");
+      deliver(unit);
+    }
+    now_ += 1'000;
+    store_all();
+  }
+  EXPECT_EQ(done("a"), 50);
+  EXPECT_EQ(done("b"), 50);
+  EXPECT_EQ(queue_.model_switches(), 0);
+}
+
+// One worker, two models: it changes when the other search is 60 worker-seconds behind, not before,
+// and both get half of the time. 600 units of 1 s: no more than 600 / 60 switches, and no fewer
+// than keep the two within 61 s.
+TEST_F(Shares, OneWorkerSwitchesModelsNowAndThen) {
+  submit("a", numbered_spec(1, 500, "model a"));
+  submit("b", numbered_spec(2, 500, "model b"));
+  hello("w");
+  const auto units = work(600, [](const std::string&) { return 1.0; });
+  EXPECT_NEAR(units.at("a"), 300, 61);
+  EXPECT_NEAR(units.at("b"), 300, 61);
+  EXPECT_GE(queue_.model_switches(), 4);
+  EXPECT_LE(queue_.model_switches(), 10);
+  EXPECT_EQ(workers_json(queue_, now_)[0]["model_switches"], queue_.model_switches());
+}
+
+TEST_F(Shares, AnIdleWorkerSwitchesAtOnceAndAHigherLevelIsNotKeptWaiting) {
+  submit("a", numbered_spec(1, 2, "model a"));
+  submit("b", numbered_spec(2, 100, "model b"));
+  hello("w");
+  EXPECT_EQ(work(4, [](const std::string&) { return 1.0; }).at("a"), 4);
+  EXPECT_EQ(work(4, [](const std::string&) { return 1.0; }).at("b"), 4);
+  submit("c", numbered_spec(3, 1, "model c"), 7);
+  EXPECT_EQ(work(2, [](const std::string&) { return 1.0; }).at("c"), 2);
+  EXPECT_EQ(queue_.model_switches(), 2);
+}
+
+// Both are free; the one that holds the model gets the unit although the other comes first.
+TEST_F(Shares, AWorkerThatHoldsTheModelIsPreferred) {
+  hello_with("a", {{"models", {"another"}}}, 1);
+  hello_with("b", {{"models", {"w"}}}, 1);
+  submit("s", one_unit_spec());
+  const auto units = taken<action::SendUnit>();
+  ASSERT_EQ(units.size(), 1u);
+  EXPECT_EQ(units[0].worker.value, "b");
+}
+
+// ---- numerics -----------------------------------------------------------------------------------
+
+TEST_F(QueueTest, WorkerOfAnotherNumericsVersionGetsNothingAndDeliversNothing) {
+  submit("s", small_spec());
+  hello_with("old", {{"numerics_version", kNumericsVersion + 1}}, 4);
+  EXPECT_TRUE(taken<action::SendUnit>().empty());
+  const std::string why = why_pending(queue_, *queue_.find("s"), now_);
+  EXPECT_NE(why.find("old"), std::string::npos) << why;
+  EXPECT_NE(why.find("numerics version 2"), std::string::npos) << why;
+  const UnitId unit = plan_units(small_spec())[0];
+  handle(event::WorkerResult{WorkerEpoch("old"), "s", Fence(1), 1, "c",
+                             result_of(small_spec(), unit)});
+  const auto refused = taken<action::SendReject>();
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].error.code, ErrorCode::kMismatch);
+  // Nor from one that nobody knows, if it says so with the result.
+  event::WorkerResult result{WorkerEpoch("unknown"),       "s", Fence(1), 1, "c",
+                             result_of(small_spec(), unit)};
+  result.numerics_version = kNumericsVersion + 1;
+  handle(result);
+  EXPECT_EQ(taken<action::SendReject>().size(), 1u);
+  store_all();
+  EXPECT_EQ(done(), 0);
+  hello_with("new", {{"numerics_version", kNumericsVersion}}, 4);
+  EXPECT_EQ(taken<action::SendUnit>().size(), 4u);
+}
+
+// ---- stragglers ---------------------------------------------------------------------------------
+
+class Stragglers : public QueueTest {
+ protected:
+  // Three of the four units done in a second each, the last one with "slow"; "fast" is idle.
+  action::SendUnit straggler() {
+    submit("s", small_spec());
+    hello("slow", 1);
+    const auto slow = taken<action::SendUnit>().at(0);
+    hello("fast");
+    for (int i = 0; i < 3; ++i) {
+      ready("fast", 1);
+      deliver(taken<action::SendUnit>().at(0));
+      store_all();
+    }
+    ready("fast", 1);
+    EXPECT_TRUE(taken<action::SendUnit>().empty());
+    return slow;
+  }
+  void pass_alive(TimeMs ms, const action::SendUnit& slow) {
+    for (TimeMs end = now_ + ms; now_ < end;) {
+      pass(std::min<TimeMs>(1'000, end - now_));
+      beat("slow", {slow});
+      beat("fast", {});
+    }
+  }
+};
+
+// Weights: row 1 costs 2 passes, row 0 costs 4. Done by "fast": 4 + 2 + 4 in 3 s, so the unit with
+// "slow" (row 1) is expected to take 0.6 s; twice that is below the floor of 2 s.
+TEST_F(Stragglers, UnitOfASlowWorkerIsGivenToAnIdleOneAndTheFirstResultWins) {
+  const auto slow = straggler();
+  pass_alive(2'000, slow);
+  EXPECT_TRUE(taken<action::SendUnit>().empty());
+  pass_alive(1'000, slow);
+  const auto second = taken<action::SendUnit>();
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(second[0].unit, slow.unit);
+  EXPECT_EQ(second[0].worker.value, "fast");
+  EXPECT_GT(second[0].fence, slow.fence);
+  EXPECT_EQ(queue_.find("s")->leased, 1);  // one unit
+  EXPECT_EQ(status_json(queue_, *queue_.find("s"), now_)["units"]["speculated"], 1);
+  EXPECT_TRUE(taken<action::SendRevoke>().empty());
+  deliver(second[0]);
+  const auto revoked = taken<action::SendRevoke>();
+  ASSERT_EQ(revoked.size(), 1u);
+  EXPECT_EQ(revoked[0].worker.value, "slow");
+  EXPECT_EQ(revoked[0].fence, slow.fence);
+  store_all();
+  EXPECT_EQ(done(), 4);
+  deliver(slow);  // it did not hear of that: acknowledged, not counted
+  EXPECT_EQ(taken<action::SendAck>().back().worker.value, "slow");
+  EXPECT_EQ(done(), 4);
+  EXPECT_TRUE(queue_.held().empty());
+}
+
+TEST_F(Stragglers, EitherOfTheTwoMayFailOrVanish) {
+  const auto slow = straggler();
+  pass_alive(3'000, slow);
+  const auto second = taken<action::SendUnit>().at(0);
+  fail(second, ErrorCode::kInternal, true);
+  EXPECT_EQ(queue_.find("s")->leased, 1);  // "slow" is still at it
+  EXPECT_EQ(queue_.find("s")->open(), 0);
+  handle(event::WorkerBye{WorkerEpoch("slow")});
+  now_ += 1'000;
+  ready("fast", 1);  // nobody else is there: again
+  EXPECT_EQ(taken<action::SendUnit>().size(), 1u);
+}
+
+// The unit has used up its attempts while its other lease still runs; deleting the search then ends
+// both, and fails nothing.
+TEST_F(Stragglers, DeletedWhileOneOfTheTwoHasFailedForGood) {
+  const auto slow = straggler();
+  pass_alive(3'000, slow);
+  fail(taken<action::SendUnit>().at(0), ErrorCode::kInvalidArgument, false);
+  EXPECT_EQ(queue_.find("s")->leased, 1);
+  handle(event::Delete{++request_, "s"});
+  store_all();
+  EXPECT_EQ(taken<action::ReplyDeleted>().size(), 1u);
+  EXPECT_EQ(queue_.find("s"), nullptr);
+  EXPECT_TRUE(queue_.held().empty());
+  pass(60'000);
+}
+
+TEST_F(Stragglers, NothingIsRunTwiceWhileUnitsAreOpenOrTheSearchIsPaused) {
+  const auto slow = straggler();
+  change("s", event::Change::Kind::kPause);
+  pass_alive(20'000, slow);
+  EXPECT_TRUE(taken<action::SendUnit>().empty());
+  submit("other", numbered_spec(1, 1));
+  EXPECT_EQ(taken<action::SendUnit>().at(0).search, "other");
+  change("s", event::Change::Kind::kResume);
+  pass_alive(20'000, slow);
+  EXPECT_TRUE(taken<action::SendUnit>().empty());  // "fast" has no credit
+}
+
+// What is durable of two leases is the newer one; after a restart the older worker goes on when the
+// newer does not.
+TEST_F(Stragglers, ARestartKeepsTheNewerLeaseOnly) {
+  SearchRecord record = record_of("s");
+  record.fence = Fence(5);
+  const UnitId unit = plan_units(record.spec)[0];
+  record.leases[unit] = {WorkerEpoch("fast"), Fence(5)};
+  handle(event::SearchLoaded{record});
+  hello("slow");
+  const action::SendUnit old{WorkerEpoch("slow"), "s", unit, Fence(4), 0};
+  beat("slow", {old});
+  EXPECT_EQ(taken<action::SendRevoke>().size(), 1u);
+  pass(6'000);  // "fast" never came back
+  taken<action::SendRevoke>();
+  hello("slow");
+  beat("slow", {old});
+  EXPECT_TRUE(taken<action::SendRevoke>().empty());
+  EXPECT_EQ(queue_.held().count(WorkerEpoch("slow")), 1u);
+}
+
+// ---- draining -----------------------------------------------------------------------------------
+
+TEST_F(QueueTest, UnitGivenBackIsOpenAtOnceAndHasNotFailed) {
+  submit("s", small_spec());
+  hello("a", 2);
+  const auto units = taken<action::SendUnit>();
+  handle(event::WorkerReady{WorkerEpoch("a"), 0});
+  handle(event::WorkerGiveBack{WorkerEpoch("a"), "s", units[1].unit, units[1].fence});
+  EXPECT_EQ(queue_.find("s")->open(), 3);
+  EXPECT_EQ(queue_.find("s")->leased, 1);
+  EXPECT_EQ(status_json(queue_, *queue_.find("s"), now_)["units"]["retrying"], 0);
+  hello("b", 4);
+  EXPECT_EQ(taken<action::SendUnit>().size(), 3u);
+}
+
+// ---- the index of open units --------------------------------------------------------------------
+
+TEST(OpenUnits, AgreesWithAScanOfEverything) {
+  SearchSpec spec = numbered_spec(1, 20);
+  const PlanLayout layout(spec);
+  OpenUnits open(layout);
+  std::vector<bool> is_open(layout.num_units());
+  std::vector<int> workers(layout.num_batches());
+  uint64_t random = 1;
+  for (int step = 0; step < 4'000; ++step) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    const size_t slot = (random >> 33) % layout.num_units();
+    const size_t batch = layout.batch(slot);
+    switch ((random >> 20) % 4) {
+      case 0:
+        open.insert(slot);
+        is_open[slot] = true;
+        break;
+      case 1:
+        open.erase(slot);
+        is_open[slot] = false;
+        break;
+      case 2:
+        open.join(batch);
+        ++workers[batch];
+        break;
+      default:
+        if (workers[batch] == 0) break;
+        open.leave(batch);
+        --workers[batch];
+    }
+    // By scanning: the first batch nobody is on, else the largest number of units a worker.
+    std::optional<size_t> best;
+    double best_share = 0;
+    for (size_t b = 0; b < layout.num_batches(); ++b) {
+      std::optional<size_t> first;
+      int count = 0;
+      for (size_t s = 0; s < layout.num_units(); ++s) {
+        if (layout.batch(s) != b || !is_open[s]) continue;
+        if (!first) first = s;
+        ++count;
+      }
+      EXPECT_EQ(open.first_of(b), first);
+      if (!first) continue;
+      const double share = workers[b] == 0 ? 1e9 : static_cast<double>(count) / (workers[b] + 1);
+      if (share > best_share) {
+        best = first;
+        best_share = share;
+      }
+    }
+    ASSERT_EQ(open.best(), best) << "step " << step;
+  }
+}
+
+TEST(IndexSet, FindsTheNextMemberAcrossLevels) {
+  IndexSet set(1'000'000);
+  EXPECT_FALSE(set.first_from(0));
+  for (const size_t member : {0, 63, 64, 4'095, 4'096, 999'999}) set.insert(member);
+  EXPECT_EQ(set.count(), 6u);
+  EXPECT_EQ(set.first_from(1), 63u);
+  EXPECT_EQ(set.first_from(65), 4'095u);
+  EXPECT_EQ(set.first_from(4'097), 999'999u);
+  set.erase(999'999);
+  EXPECT_FALSE(set.first_from(4'097));
+  EXPECT_FALSE(set.contains(999'999));
 }
 
 }  // namespace

@@ -46,6 +46,15 @@ Result<RedisAddress> parse_redis_address(const std::string& text) {
 }
 
 RedisReply::RedisReply(redisReply* reply) : reply_(reply, freeReplyObject) {}
+RedisReply RedisReply::child(size_t index) const {
+  static redisReply nil = [] {
+    redisReply reply{};
+    reply.type = REDIS_REPLY_NIL;
+    return reply;
+  }();
+  return RedisReply(
+      std::shared_ptr<redisReply>(reply_, index < size() ? reply_->element[index] : &nil));
+}
 bool RedisReply::is_error() const { return reply_->type == REDIS_REPLY_ERROR; }
 bool RedisReply::is_nil() const { return reply_->type == REDIS_REPLY_NIL; }
 std::string RedisReply::text() const { return reply_text(reply_.get()); }
@@ -80,11 +89,35 @@ Status RedisConnection::connect(const RedisAddress& address, int timeout_ms) {
   if (redisSetTimeout(context_.get(), timeout) != REDIS_OK) {
     return unavailable("cannot set the time-out of the Redis connection");
   }
+  return authenticate(address);
+}
+
+Status RedisConnection::authenticate(const RedisAddress& address) {
+  user_ = address.user.empty() ? "default" : address.user;
   if (address.password.empty()) return {};
-  return command({"AUTH", address.password}).ok()
-             ? Status()
-             : Status(unavailable(fmt::format("Redis at {} refuses the password", address.text),
-                                  "--redis-password-file"));
+  std::vector<std::string> arguments = {"AUTH"};
+  if (!address.user.empty()) arguments.push_back(address.user);
+  arguments.push_back(address.password);
+  BA_RETURN_IF_ERROR(append(arguments));
+  BA_ASSIGN_OR_RETURN(const RedisReply reply, read());
+  if (!reply.is_error()) return {};
+  return unavailable(
+      fmt::format("Redis at {} refuses the user '{}' with this password: {}", address.text, user_,
+                  reply.text()),
+      address.user.empty() ? "--redis-password-file" : "--redis-user",
+      "ACL LIST in Redis shows its users; the rule that bitalloc needs is coordinator/redis.acl");
+}
+
+Error RedisConnection::refused(const std::string& reply) const {
+  if (reply.starts_with("NOAUTH")) {
+    return unavailable("Redis asks for a password", "--redis-password-file",
+                       "give --redis-user and --redis-password-file, or BITALLOC_REDIS_PASSWORD");
+  }
+  if (reply.starts_with("NOPERM") || reply.find("ACL failure") != std::string::npos) {
+    return unavailable(fmt::format("Redis does not let the user '{}' do this: {}", user_, reply),
+                       "--redis-user", "give it the rule in coordinator/redis.acl");
+  }
+  return unavailable(fmt::format("Redis: {}", reply));
 }
 
 void RedisConnection::disconnect() { context_.reset(); }
@@ -116,7 +149,7 @@ Result<RedisReply> RedisConnection::read() {
 Result<RedisReply> RedisConnection::command(const std::vector<std::string>& arguments) {
   BA_RETURN_IF_ERROR(append(arguments));
   BA_ASSIGN_OR_RETURN(RedisReply reply, read());
-  if (reply.is_error()) return unavailable(fmt::format("Redis: {}", reply.text()));
+  if (reply.is_error()) return refused(reply.text());
   return reply;
 }
 

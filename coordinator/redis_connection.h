@@ -20,6 +20,7 @@ struct RedisAddress {
   std::string unix_path;  // or, when empty:
   std::string host;
   int port = 0;
+  std::string user;      // of Redis's ACL; empty: the default one
   std::string password;  // empty: none
   std::string text;      // as given, for messages
 };
@@ -39,9 +40,12 @@ class RedisReply {
   size_t size() const;       // children of an array
   std::string text(size_t child) const;
   int64_t integer(size_t child) const;
+  RedisReply child(size_t index) const;  // one that is not there: nil
 
  private:
-  std::shared_ptr<redisReply> reply_;  // shared by copies of this value only
+  explicit RedisReply(std::shared_ptr<redisReply> reply) : reply_(std::move(reply)) {}
+
+  std::shared_ptr<redisReply> reply_;  // shared by copies and children of this value
 };
 
 class RedisConnection {
@@ -49,7 +53,8 @@ class RedisConnection {
   RedisConnection();
   ~RedisConnection();
 
-  // Connects anew (and authenticates). Errors: kUnavailable with the system's reason.
+  // Connects anew (and authenticates). Errors: kUnavailable with the system's reason, or with the
+  // flag at fault when Redis refuses user or password.
   Status connect(const RedisAddress& address, int timeout_ms);
   void disconnect();
 
@@ -57,14 +62,19 @@ class RedisConnection {
   Status append(const std::vector<std::string>& arguments);
   Result<RedisReply> read();
 
-  // Both. An error reply of Redis becomes kUnavailable with its text.
+  // Both. An error reply of Redis becomes kUnavailable with its text; what its ACL forbids names
+  // the user.
   Result<RedisReply> command(const std::vector<std::string>& arguments);
 
  private:
   struct Free {
     void operator()(redisContext* context) const;
   };
+  Status authenticate(const RedisAddress& address);
+  Error refused(const std::string& reply) const;
+
   std::unique_ptr<redisContext, Free> context_;
+  std::string user_;
 };
 
 }  // namespace bitalloc

@@ -14,9 +14,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr size_t kMaxBatch = 256;            // changes a pipeline
-constexpr size_t kResultsPerCommand = 1000;  // of an import
+constexpr size_t kMaxBatch = 512;            // changes a pipeline
+constexpr size_t kMaxBatchBytes = 64 << 20;  // of results; Redis closes clients far above
+constexpr size_t kMaxGroupBytes = 1 << 20;   // of results in one script call
+constexpr size_t kResultsPerCommand = 1000;  // of an import or a start
 constexpr int kMaxPauseMs = 2'000;
+constexpr int kLoadingPauseMs = 250;
 constexpr const char* kLock = "bitalloc:coordinator";
 constexpr const char* kSearches = "bitalloc:searches";
 constexpr const char* kFenced = "FENCED ";
@@ -27,7 +30,8 @@ std::string key(const std::string& search, const char* name) {
 
 std::vector<std::string> all_keys(const std::string& search) {
   std::vector<std::string> keys;
-  for (const char* name : {"spec", "state", "fence", "leases", "results", "tokens", "events"}) {
+  for (const char* name :
+       {"spec", "state", "fence", "leases", "results", "tokens", "events", "failures"}) {
     keys.push_back(key(search, name));
   }
   return keys;
@@ -58,12 +62,40 @@ Result<Lease> parse_lease(const std::string& text) {
   return Lease{WorkerEpoch(text.substr(space + 1)), Fence(fence)};
 }
 
-StoreDone to_done(uint64_t token, const RedisReply& reply) {
+// Leases and results: what goes in groups.
+bool changes_a_unit(const StoreOp& op) {
+  return std::holds_alternative<PutLease>(op.change) ||
+         std::holds_alternative<DropLease>(op.change) ||
+         std::holds_alternative<PutResult>(op.change);
+}
+
+size_t result_bytes(const StoreOp& op) {
+  const auto* result = std::get_if<PutResult>(&op.change);
+  return result == nullptr ? 0 : result->packed.size();
+}
+
+// How many of the first changes go out as one call: a group of units' changes, or one other.
+size_t length_of_first_call(std::span<const StoreOp> changes) {
+  size_t count = 0;
+  size_t bytes = 0;
+  while (count < changes.size() && changes_a_unit(changes[count]) && bytes < kMaxGroupBytes) {
+    bytes += result_bytes(changes[count++]);
+  }
+  return std::max<size_t>(count, 1);
+}
+
+// Redis listens before it has read its file, which may take minutes.
+bool is_loading(const Status& status) {
+  return !status.ok() && status.error().message.find("Redis: LOADING ") != std::string::npos;
+}
+
+// `outcome` is one reply of kChangeUnits.
+StoreDone to_done(uint64_t token, const RedisReply& outcome) {
   StoreDone done{token, StoreDone::Outcome::kNew, ""};
-  if (reply.text(0) == "duplicate") done.outcome = StoreDone::Outcome::kDuplicate;
-  if (reply.text(0) == "conflict") {
+  if (outcome.text() == "duplicate") done.outcome = StoreDone::Outcome::kDuplicate;
+  if (outcome.text(0) == "conflict") {
     done.outcome = StoreDone::Outcome::kConflict;
-    done.stored = reply.text(1);
+    done.stored = outcome.text(1);
   }
   return done;
 }
@@ -80,7 +112,13 @@ RedisStore::~RedisStore() {
 
 Result<std::unique_ptr<RedisStore>> RedisStore::open(RedisStoreOptions options, Callback callback) {
   std::unique_ptr<RedisStore> store(new RedisStore(std::move(options), std::move(callback)));
-  BA_RETURN_IF_ERROR(store->prepare());
+  Status ready = store->prepare();
+  if (is_loading(ready)) spdlog::info("Redis is loading its file");
+  while (is_loading(ready)) {
+    std::this_thread::sleep_for(milliseconds(kLoadingPauseMs));
+    ready = store->prepare();
+  }
+  BA_RETURN_IF_ERROR(ready);
   BA_RETURN_IF_ERROR(store->take_lock());
   return store;
 }
@@ -128,9 +166,9 @@ Status RedisStore::check_settings() {
 
 Status RedisStore::load_scripts() {
   const std::array<const char*, kCount> bodies = {
-      redis_scripts::kRenew,       redis_scripts::kPutSearch, redis_scripts::kPutStatus,
-      redis_scripts::kPutLease,    redis_scripts::kDropLease, redis_scripts::kPutResult,
-      redis_scripts::kDeleteSearch};
+      redis_scripts::kRenew,        redis_scripts::kPutSearch,    redis_scripts::kPutStatus,
+      redis_scripts::kChangeUnits,  redis_scripts::kDeleteSearch, redis_scripts::kPutFailure,
+      redis_scripts::kClearFailures};
   for (size_t i = 0; i < bodies.size(); ++i) {
     const std::string text = std::string(redis_scripts::kCheckLock) + bodies[i];
     BA_ASSIGN_OR_RETURN(const RedisReply reply, connection_.command({"SCRIPT", "LOAD", text}));
@@ -148,6 +186,7 @@ Status RedisStore::take_lock() {
                                              std::to_string(options_.lock_ttl_ms)}));
     if (reply.integer(0) > 0) {
       fence_ = std::to_string(reply.integer(0));
+      changes_ = reply.integer(3);
       renew_at_ = Clock::now() + milliseconds(options_.lock_ttl_ms / 5);
       return {};
     }
@@ -162,8 +201,13 @@ Status RedisStore::take_lock() {
 Status RedisStore::renew_lock(int ttl_ms) {
   BA_ASSIGN_OR_RETURN(const RedisReply reply,
                       connection_.command(eval(kRenew, {}, {std::to_string(ttl_ms)})));
+  changes_ = reply.integer();  // those that were made without an answer included
   renew_at_ = Clock::now() + milliseconds(options_.lock_ttl_ms / 5);
   return {};
+}
+
+Status RedisStore::renew_lock_when_due() {
+  return Clock::now() < renew_at_ ? Status() : renew_lock(options_.lock_ttl_ms);
 }
 
 // ---- loading ------------------------------------------------------------------------------------
@@ -176,7 +220,7 @@ Result<std::vector<StoredSearch>> RedisStore::load() {
   std::sort(sorted.begin(), sorted.end());
   std::vector<StoredSearch> searches;
   for (const std::string& id : sorted) {
-    if (Clock::now() > renew_at_) BA_RETURN_IF_ERROR(renew_lock(options_.lock_ttl_ms));
+    BA_RETURN_IF_ERROR(renew_lock_when_due());
     Result<StoredSearch> search = load_search(id);
     if (search.ok()) {
       searches.push_back(std::move(search).value());
@@ -224,13 +268,13 @@ Result<StoredSearch> RedisStore::load_search(const std::string& id) {
     BA_ASSIGN_OR_RETURN(const Lease lease, parse_lease(leases.text(i + 1)));
     record.leases[unit] = lease;
   }
-  BA_ASSIGN_OR_RETURN(const RedisReply results,
-                      connection_.command({"HGETALL", key(id, "results")}));
-  for (size_t i = 0; i + 1 < results.size(); i += 2) {
-    BA_ASSIGN_OR_RETURN(const UnitId unit, parse_unit_name(results.text(i)));
-    BA_ASSIGN_OR_RETURN(UnitResult result, unpack_unit_result(unit, results.text(i + 1)));
-    BA_RETURN_IF_ERROR(validate(result, record.spec));
-    record.results.push_back(std::move(result));
+  BA_RETURN_IF_ERROR(load_results(record));
+  BA_ASSIGN_OR_RETURN(const RedisReply failures,
+                      connection_.command({"HGETALL", key(id, "failures")}));
+  for (size_t i = 0; i + 1 < failures.size(); i += 2) {
+    BA_ASSIGN_OR_RETURN(const UnitId unit, parse_unit_name(failures.text(i)));
+    BA_ASSIGN_OR_RETURN(const Json json, parse_json(failures.text(i + 1), "stored failure"));
+    BA_ASSIGN_OR_RETURN(record.failures[unit], unit_failure_from_json(json));
   }
   BA_ASSIGN_OR_RETURN(const RedisReply has_tokens,
                       connection_.command({"EXISTS", key(id, "tokens")}));
@@ -239,6 +283,28 @@ Result<StoredSearch> RedisStore::load_search(const std::string& id) {
     BA_ASSIGN_OR_RETURN(stored.tokens, load_tokens(id, record.spec));
   }
   return stored;
+}
+
+// A page at a time: one reply with a million results would take several times their memory, and
+// longer than the lock is valid.
+Status RedisStore::load_results(SearchRecord& record) {
+  const std::string results = key(record.id, "results");
+  BA_ASSIGN_OR_RETURN(const RedisReply names, connection_.command({"HKEYS", results}));
+  record.results.reserve(names.size());
+  for (size_t begin = 0; begin < names.size(); begin += kResultsPerCommand) {
+    BA_RETURN_IF_ERROR(renew_lock_when_due());
+    const size_t end = std::min(begin + kResultsPerCommand, names.size());
+    std::vector<std::string> command = {"HMGET", results};
+    for (size_t i = begin; i < end; ++i) command.push_back(names.text(i));
+    BA_ASSIGN_OR_RETURN(const RedisReply page, connection_.command(command));
+    for (size_t i = begin; i < end; ++i) {
+      BA_ASSIGN_OR_RETURN(const UnitId unit, parse_unit_name(names.text(i)));
+      BA_ASSIGN_OR_RETURN(UnitResult result, unpack_unit_result(unit, page.text(i - begin)));
+      BA_RETURN_IF_ERROR(validate(result, record.spec));
+      record.results.push_back(std::move(result));
+    }
+  }
+  return {};
 }
 
 Result<SharedTokens> RedisStore::load_tokens(const std::string& id, const SearchSpec& spec) {
@@ -263,7 +329,7 @@ std::vector<std::string> RedisStore::eval(Script script, const std::vector<std::
   std::vector<std::string> command = {"EVALSHA", script_sha_[script],
                                       std::to_string(keys.size() + 1), kLock};
   command.insert(command.end(), keys.begin(), keys.end());
-  command.push_back(fence_);
+  command.push_back(fmt::format("{}/{}", fence_, changes_));
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }
@@ -306,38 +372,55 @@ std::vector<std::vector<std::string>> RedisStore::put_search_commands(
 }
 
 std::vector<std::vector<std::string>> RedisStore::commands(const StoreOp& op) const {
-  struct Visitor {
-    const RedisStore& store;
-    std::vector<std::vector<std::string>> operator()(const PutSearch& c) const {
-      return store.put_search_commands(c);
+  if (const auto* put = std::get_if<PutSearch>(&op.change)) return put_search_commands(*put);
+  if (const auto* put = std::get_if<PutStatus>(&op.change)) {
+    const std::string& id = put->search;
+    return {eval(kPutStatus, {key(id, "spec"), key(id, "state"), key(id, "events")},
+                 {json_text(to_json(put->status))})};
+  }
+  if (const auto* put = std::get_if<PutFailure>(&op.change)) {
+    return {eval(kPutFailure, {key(put->search, "spec"), key(put->search, "failures")},
+                 {unit_name(put->unit), json_text(to_json(put->failure))})};
+  }
+  if (const auto* clear = std::get_if<ClearFailures>(&op.change)) {
+    return {eval(kClearFailures, {key(clear->search, "failures")}, {})};
+  }
+  const std::string& id = std::get<DeleteSearch>(op.change).search;
+  std::vector<std::string> keys = {kSearches};
+  for (const std::string& name : all_keys(id)) keys.push_back(name);
+  return {eval(kDelete, keys, {id})};
+}
+
+std::vector<std::string> RedisStore::change_units_command(std::span<const StoreOp> changes) const {
+  std::vector<std::string> keys;
+  std::vector<std::string> arguments;
+  std::map<std::string, std::string> first_keys;  // search → index of its first key in the script
+  const auto first_key = [&](const std::string& search) -> const std::string& {
+    const auto [entry, is_new] = first_keys.try_emplace(search);
+    if (is_new) {
+      entry->second = std::to_string(keys.size() + 2);  // after the lock, counted from 1
+      for (const char* name : {"spec", "fence", "leases", "results", "events"}) {
+        keys.push_back(key(search, name));
+      }
     }
-    std::vector<std::vector<std::string>> operator()(const PutStatus& c) const {
-      return {store.eval(kPutStatus,
-                         {key(c.search, "spec"), key(c.search, "state"), key(c.search, "events")},
-                         {json_text(to_json(c.status))})};
-    }
-    std::vector<std::vector<std::string>> operator()(const PutLease& c) const {
-      return {store.eval(
-          kPutLease, {key(c.search, "spec"), key(c.search, "fence"), key(c.search, "leases")},
-          {unit_name(c.unit), std::to_string(c.lease.fence.value), c.lease.worker.value})};
-    }
-    std::vector<std::vector<std::string>> operator()(const DropLease& c) const {
-      return {store.eval(kDropLease, {key(c.search, "leases")},
-                         {unit_name(c.unit), std::to_string(c.fence.value)})};
-    }
-    std::vector<std::vector<std::string>> operator()(const PutResult& c) const {
-      return {store.eval(kPutResult,
-                         {key(c.search, "spec"), key(c.search, "leases"), key(c.search, "results"),
-                          key(c.search, "events")},
-                         {unit_name(c.unit), c.packed})};
-    }
-    std::vector<std::vector<std::string>> operator()(const DeleteSearch& c) const {
-      std::vector<std::string> keys = {kSearches};
-      for (const std::string& name : all_keys(c.search)) keys.push_back(name);
-      return {store.eval(kDelete, keys, {c.search})};
-    }
+    return entry->second;
   };
-  return std::visit(Visitor{*this}, op.change);
+  const auto add = [&](const char* what, const auto& change, std::string first,
+                       std::string second) {
+    arguments.insert(arguments.end(), {what, first_key(change.search), unit_name(change.unit),
+                                       std::move(first), std::move(second)});
+  };
+  for (const StoreOp& op : changes) {
+    if (const auto* lease = std::get_if<PutLease>(&op.change)) {
+      add("lease", *lease, std::to_string(lease->lease.fence.value), lease->lease.worker.value);
+    } else if (const auto* drop = std::get_if<DropLease>(&op.change)) {
+      add("drop", *drop, std::to_string(drop->fence.value), "");
+    } else {
+      const auto& result = std::get<PutResult>(op.change);
+      add("result", result, result.packed, "");
+    }
+  }
+  return eval(kChangeUnits, keys, arguments);
 }
 
 // ---- the thread ---------------------------------------------------------------------------------
@@ -346,6 +429,7 @@ bool RedisStore::put(StoreOp op) {
   const std::lock_guard lock(mutex_);
   BA_CHECK(!closing_, "put() after close()");
   if (queue_.size() + in_flight_ >= kCapacity) return false;
+  queue_bytes_ += result_bytes(op);
   queue_.push_back(std::move(op));
   changed_.notify_all();
   return true;
@@ -353,7 +437,7 @@ bool RedisStore::put(StoreOp op) {
 
 bool RedisStore::has_room(size_t count) const {
   const std::lock_guard lock(mutex_);
-  return queue_.size() + in_flight_ + count <= kCapacity;
+  return queue_.size() + in_flight_ + count <= kCapacity && queue_bytes_ <= options_.capacity_bytes;
 }
 
 bool RedisStore::close(int timeout_ms) {
@@ -373,7 +457,11 @@ void RedisStore::wait_for_work(std::vector<StoreOp>& batch) {
   in_flight_ = batch.size();
   changed_.wait_until(lock, renew_at_,
                       [&] { return !queue_.empty() || !batch.empty() || closing_; });
-  while (!queue_.empty() && batch.size() < kMaxBatch) {
+  size_t bytes = 0;
+  for (const StoreOp& op : batch) bytes += result_bytes(op);
+  while (!queue_.empty() && batch.size() < kMaxBatch && bytes < kMaxBatchBytes) {
+    bytes += result_bytes(queue_.front());
+    queue_bytes_ -= result_bytes(queue_.front());
     batch.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
@@ -390,8 +478,7 @@ void RedisStore::run() {
   bool drained = false;
   while (!drained) {
     wait_for_work(batch);
-    Status status;
-    if (Clock::now() >= renew_at_) status = renew_lock(options_.lock_ttl_ms);
+    Status status = renew_lock_when_due();
     if (status.ok()) status = run_batch(batch);
     if (!status.ok() && !recover(status.error())) break;
     drained = status.ok() && closed_and_drained(batch);
@@ -406,29 +493,46 @@ void RedisStore::run() {
 
 // Runs the changes as one pipeline; those that were answered leave `batch`.
 Status RedisStore::run_batch(std::vector<StoreOp>& batch) {
-  std::vector<size_t> replies;  // of each change
-  for (const StoreOp& op : batch) {
-    const auto list = commands(op);
-    for (const auto& command : list) BA_RETURN_IF_ERROR(connection_.append(command));
-    replies.push_back(list.size());
+  const std::span<const StoreOp> changes(batch);
+  std::vector<Call> calls;
+  for (size_t sent = 0; sent < changes.size(); sent += calls.back().changes) {
+    BA_ASSIGN_OR_RETURN(const Call call, send_front(changes.subspan(sent)));
+    calls.push_back(call);
   }
   size_t done = 0;
   Status status;
-  for (; done < batch.size() && status.ok(); ++done) {
-    for (size_t i = 0; i < replies[done] && status.ok(); ++i) {
-      Result<RedisReply> reply = connection_.read();
-      if (!reply.ok()) {
-        status = std::move(reply).error();
-      } else if (reply->is_error()) {
-        status = unavailable("Redis: " + reply->text());
-      } else if (i + 1 == replies[done]) {
-        callback_(to_done(batch[done].token, *reply));
-      }
-    }
+  for (const Call& call : calls) {
+    status = receive(call, changes.subspan(done, call.changes));
     if (!status.ok()) break;
+    done += call.changes;
   }
   batch.erase(batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(done));
   return status;
+}
+
+Result<RedisStore::Call> RedisStore::send_front(std::span<const StoreOp> changes) {
+  const Call call{length_of_first_call(changes), 1};
+  if (changes_a_unit(changes.front())) {
+    BA_RETURN_IF_ERROR(connection_.append(change_units_command(changes.first(call.changes))));
+    return call;
+  }
+  const auto list = commands(changes.front());
+  for (const auto& command : list) BA_RETURN_IF_ERROR(connection_.append(command));
+  return Call{1, list.size()};
+}
+
+// Reads the answers to one call and tells what has become of its changes.
+Status RedisStore::receive(const Call& call, std::span<const StoreOp> changes) {
+  for (size_t i = 0; i < call.replies; ++i) {
+    BA_ASSIGN_OR_RETURN(const RedisReply reply, connection_.read());
+    if (reply.is_error()) return unavailable("Redis: " + reply.text());
+    ++changes_;  // a script call is one
+    if (i + 1 < call.replies) continue;
+    for (size_t k = 0; k < changes.size(); ++k) {
+      callback_(to_done(changes[k].token, reply.child(k)));
+    }
+  }
+  return {};
 }
 
 bool RedisStore::recover(const Error& cause) {

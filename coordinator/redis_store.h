@@ -1,9 +1,11 @@
-// The durable store: Redis through one thread, synchronous, pipelined, with group commit (what has
-// gathered while a pipeline was on its way goes out as the next one). With `appendfsync always` a
-// reply means that the change is on disk.
+// The durable store: Redis through one thread, synchronous, pipelined, with group commit: what has
+// gathered while a pipeline was on its way goes out as the next one, neighbouring changes of leases
+// and results as one script call. So the busier it is, the more changes share an fsync. With
+// `appendfsync always` a reply means that the change is on disk.
 //
 // Full policy: put() takes kCapacity changes; beyond, it refuses and takes nothing. The front stops
-// admitting messages long before (has_room), so a refusal is a defect.
+// admitting messages long before (has_room, which also counts the bytes of results), so a refusal
+// is a defect.
 //
 // Loss of Redis: the thread tells StoreLost, connects again with growing pauses, verifies the lock
 // and the settings, loads the scripts, and runs again everything that was not answered, in order.
@@ -15,6 +17,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "coordinator/redis_connection.h"
@@ -28,7 +31,8 @@ struct RedisStoreOptions {
   bool allow_volatile = false;  // settings that lose data are only a warning
   bool take_over = false;       // do not wait for another coordinator's lock to become stale
   int lock_ttl_ms = 5'000;
-  int timeout_ms = 5'000;  // of connecting and of one reply
+  int timeout_ms = 5'000;                     // of connecting and of one reply
+  size_t capacity_bytes = size_t{256} << 20;  // of results that wait
 };
 
 class RedisStore : public ResultStore {
@@ -36,8 +40,8 @@ class RedisStore : public ResultStore {
   using Callback = std::function<void(StoreEvent)>;
   static constexpr size_t kCapacity = 32'768;
 
-  // Connects, checks version and settings, takes the lock (waits at most lock_ttl_ms for a stale
-  // one). Errors: kUnavailable, or kInvalidArgument with what to set.
+  // Connects, waits while Redis loads its file, checks version and settings, takes the lock (waits
+  // at most lock_ttl_ms for a stale one). Errors: kUnavailable, or kInvalidArgument with what to set.
   static Result<std::unique_ptr<RedisStore>> open(RedisStoreOptions options, Callback callback);
   ~RedisStore() override;
 
@@ -55,10 +59,10 @@ class RedisStore : public ResultStore {
     kRenew,
     kPutSearch,
     kPutStatus,
-    kPutLease,
-    kDropLease,
-    kPutResult,
+    kChangeUnits,
     kDelete,
+    kPutFailure,
+    kClearFailures,
     kCount
   };
 
@@ -69,17 +73,28 @@ class RedisStore : public ResultStore {
   Status load_scripts();
   Status take_lock();
   Status renew_lock(int ttl_ms);
+  Status renew_lock_when_due();
   Result<StoredSearch> load_search(const std::string& id);
+  Status load_results(SearchRecord& record);
   Result<SharedTokens> load_tokens(const std::string& id, const SearchSpec& spec);
+
+  struct Call {  // what was sent for some neighbours of a batch
+    size_t changes = 0;
+    size_t replies = 0;  // the last one has the outcome of every change
+  };
 
   void run();
   void wait_for_work(std::vector<StoreOp>& batch);
   bool closed_and_drained(const std::vector<StoreOp>& batch);
   Status run_batch(std::vector<StoreOp>& batch);
+  Result<Call> send_front(std::span<const StoreOp> changes);
+  Status receive(const Call& call, std::span<const StoreOp> changes);
   bool recover(const Error& cause);  // false: fenced or closing
 
-  // The commands of one change; the reply of the last one is its outcome.
+  // The commands of a change that is not one of a unit.
   std::vector<std::vector<std::string>> commands(const StoreOp& op) const;
+  // One command for changes of units.
+  std::vector<std::string> change_units_command(std::span<const StoreOp> changes) const;
   std::vector<std::vector<std::string>> put_search_commands(const PutSearch& change) const;
   std::vector<std::string> eval(Script script, const std::vector<std::string>& keys,
                                 const std::vector<std::string>& arguments) const;
@@ -89,6 +104,7 @@ class RedisStore : public ResultStore {
   RedisConnection connection_;
   std::array<std::string, kCount> script_sha_;
   std::string fence_;
+  int64_t changes_ = 0;  // that Redis has acknowledged: it must never hold fewer
   std::string detail_;
   bool durable_ = false;
   std::chrono::steady_clock::time_point renew_at_;
@@ -96,6 +112,7 @@ class RedisStore : public ResultStore {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<StoreOp> queue_;  // guarded
+  size_t queue_bytes_ = 0;     // guarded: of the results in `queue_`
   size_t in_flight_ = 0;       // guarded
   bool closing_ = false;       // guarded
   bool stopped_ = false;       // guarded: the thread has ended

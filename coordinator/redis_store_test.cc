@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <csignal>
+#include <ctime>
 #include <mutex>
 #include <optional>
 
@@ -152,6 +153,28 @@ TEST_F(RedisStoreTest, EverythingComesBackAfterBothWereKilled) {
   EXPECT_EQ(tokens_sha256(searches->front().tokens->calibration), search_.spec.calibration_sha256);
 }
 
+TEST_F(RedisStoreTest, MoreResultsThanOneReplyHasComeBack) {
+  search_ = testing::small_search(3, 1'400);  // 2,100 units
+  Listener listener;
+  {
+    auto store = open(listener);
+    ASSERT_TRUE((*store)->load().ok());
+    (*store)->put({1, PutSearch{record(), tokens()}});
+    const size_t count = plan_units(search_.spec).size();
+    for (size_t slot = 0; slot < count; ++slot) (*store)->put({2 + slot, put_result(slot)});
+    ASSERT_TRUE(listener.wait_done(1 + count));
+  }
+  Listener second;
+  auto store = open(second);
+  const auto searches = (*store)->load();
+  ASSERT_TRUE(searches.ok()) << searches.error().message;
+  ScoreTable table(search_.spec);
+  for (const UnitResult& result : searches->front().record.results) table.add(result);
+  EXPECT_TRUE(table.complete());
+  const UnitId last = plan_units(search_.spec).back();
+  EXPECT_EQ(pack(table.result(last)), pack(fitting_result(2'099)));
+}
+
 TEST_F(RedisStoreTest, FirstWriteOfAResultWins) {
   Listener listener;
   auto store = open(listener);
@@ -165,6 +188,94 @@ TEST_F(RedisStoreTest, FirstWriteOfAResultWins) {
   const StoreDone conflict = *listener.wait_done(4);
   EXPECT_EQ(conflict.outcome, StoreDone::Outcome::kConflict);
   EXPECT_EQ(conflict.stored, put_result(2).packed);
+}
+
+// Changes of units go in groups, and what is in a group is done in its order.
+TEST_F(RedisStoreTest, GroupsOfChangesKeepTheirOrderAndTheirOutcomes) {
+  Listener listener;
+  auto store = open(listener);
+  ASSERT_TRUE((*store)->load().ok());
+  redis_.signal(SIGSTOP);  // so that all of them gather
+  const UnitId unit = plan_units(search_.spec)[2];
+  const UnitId other = plan_units(search_.spec)[3];
+  const auto of_other_search = [this](PutResult result) {
+    result.search = "t";
+    return result;
+  };
+  (*store)->put({1, PutSearch{record("s"), tokens()}});
+  (*store)->put({2, PutSearch{record("t"), tokens()}});
+  (*store)->put({3, PutLease{"s", unit, {WorkerEpoch("a"), Fence(1)}}});
+  (*store)->put({4, PutLease{"t", unit, {WorkerEpoch("a"), Fence(7)}}});
+  (*store)->put({5, put_result(2)});
+  (*store)->put({6, PutLease{"s", other, {WorkerEpoch("b"), Fence(2)}}});
+  (*store)->put({7, put_result(2, 0.5)});
+  (*store)->put({8, of_other_search(put_result(2, 0.5))});
+  (*store)->put({9, put_result(2)});
+  (*store)->put({10, DropLease{"s", other, Fence(2)}});
+  (*store)->put({11, PutResult{"nobody", unit, "x"}});
+  redis_.signal(SIGCONT);
+  ASSERT_TRUE(listener.wait_done(11));
+  EXPECT_EQ(listener.wait_done(5)->outcome, StoreDone::Outcome::kNew);
+  EXPECT_EQ(listener.wait_done(7)->outcome, StoreDone::Outcome::kConflict);
+  EXPECT_EQ(listener.wait_done(7)->stored, put_result(2).packed);
+  EXPECT_EQ(listener.wait_done(8)->outcome, StoreDone::Outcome::kNew);
+  EXPECT_EQ(listener.wait_done(9)->outcome, StoreDone::Outcome::kDuplicate);
+  RedisConnection redis;
+  ASSERT_TRUE(redis.connect(options().address, 1'000).ok());
+  EXPECT_EQ(redis.command({"HGET", "bitalloc:{s}:results", unit_name(unit)})->text(),
+            put_result(2).packed);
+  EXPECT_EQ(redis.command({"HGET", "bitalloc:{t}:results", unit_name(unit)})->text(),
+            put_result(2, 0.5).packed);
+  EXPECT_EQ(redis.command({"HLEN", "bitalloc:{s}:leases"})->integer(), 0);
+  EXPECT_EQ(redis.command({"HLEN", "bitalloc:{t}:leases"})->integer(), 0);
+  EXPECT_EQ(redis.command({"GET", "bitalloc:{s}:fence"})->text(), "2");
+  EXPECT_EQ(redis.command({"GET", "bitalloc:{t}:fence"})->text(), "7");
+  EXPECT_EQ(redis.command({"XLEN", "bitalloc:{s}:events"})->integer(), 2);  // state, one result
+  EXPECT_EQ(redis.command({"EXISTS", "bitalloc:{nobody}:results"})->integer(), 0);
+}
+
+// Overload: admission ends long before the store refuses, and all that was taken becomes durable.
+TEST_F(RedisStoreTest, FrozenRedisBoundsWhatIsTaken) {
+  Listener listener;
+  auto opened = RedisStore::open(options(), listener.callback());
+  RedisStore& store = **opened;
+  ASSERT_TRUE(store.load().ok());
+  store.put({1, PutSearch{record(), tokens()}});
+  ASSERT_TRUE(listener.wait_done(1));
+  redis_.signal(SIGSTOP);
+  const UnitId unit = plan_units(search_.spec)[2];
+  uint64_t last = 1;
+  constexpr size_t kReserve = 8'192;
+  while (store.has_room(kReserve) && last < 2 * RedisStore::kCapacity) {
+    ASSERT_TRUE(store.put({++last, DropLease{"s", unit, Fence(1)}}));
+  }
+  EXPECT_EQ(last, 1 + RedisStore::kCapacity - kReserve + 1);
+  EXPECT_TRUE(store.has_room(kReserve - 1));
+  redis_.signal(SIGCONT);
+  ASSERT_TRUE(listener.wait_done(last));
+  EXPECT_TRUE(store.has_room(kReserve));
+}
+
+TEST_F(RedisStoreTest, LargeResultsFillTheStoreByTheirBytes) {
+  Listener listener;
+  RedisStoreOptions small = options();
+  small.capacity_bytes = 1 << 20;
+  auto opened = RedisStore::open(small, listener.callback());
+  RedisStore& store = **opened;
+  ASSERT_TRUE(store.load().ok());
+  store.put({1, PutSearch{record(), tokens()}});
+  ASSERT_TRUE(listener.wait_done(1));
+  redis_.signal(SIGSTOP);
+  const UnitId unit = plan_units(search_.spec)[2];
+  uint64_t last = 1;
+  while (store.has_room(1) && last < 100) {
+    ASSERT_TRUE(store.put({++last, PutResult{"s", unit, std::string(100'000, 'x')}}));
+  }
+  EXPECT_GE(last, 11u);
+  EXPECT_LE(last, 1 + 11 + 70u);  // some more were on their way already
+  redis_.signal(SIGCONT);
+  EXPECT_EQ(listener.wait_done(last)->outcome, StoreDone::Outcome::kDuplicate);
+  EXPECT_TRUE(store.has_room(1));
 }
 
 TEST_F(RedisStoreTest, OlderLeasesDoNotDropNewerOnesAndDeleteLeavesNothing) {
@@ -247,6 +358,18 @@ TEST_F(RedisStoreTest, SecondCoordinatorIsRefusedWhileTheFirstLives) {
   EXPECT_TRUE(RedisStore::open(options("the second"), listener.callback()).ok());
 }
 
+// The lock names the time at which it is stale, by the clock of Redis's host.
+TEST_F(RedisStoreTest, ClockThatWentBackDoesNotKeepTheLock) {
+  Listener listener;
+  ASSERT_TRUE((*open(listener))->load().ok());  // ends without giving the lock back
+  RedisConnection redis;
+  ASSERT_TRUE(redis.connect(options().address, 1'000).ok());
+  const std::string in_an_hour = std::to_string((std::time(nullptr) + 3'600) * 1'000);
+  ASSERT_TRUE(redis.command({"HSET", "bitalloc:coordinator", "expires_ms", in_an_hour}).ok());
+  const auto next = open(listener);
+  EXPECT_TRUE(next.ok()) << next.error().message;
+}
+
 TEST_F(RedisStoreTest, OlderCoordinatorsWritesAreRefusedAfterATakeOver) {
   Listener old_listener;
   auto old_store = RedisStore::open(options("the first"), old_listener.callback());
@@ -262,6 +385,104 @@ TEST_F(RedisStoreTest, OlderCoordinatorsWritesAreRefusedAfterATakeOver) {
   EXPECT_NE(fenced->reason.find("the second"), std::string::npos);
   EXPECT_FALSE(old_listener.wait_done(1, 10));
   EXPECT_TRUE((*store)->load()->empty());
+}
+
+// What Redis would hold after a restart with the file of this moment.
+class RedisStoreHistoryTest : public RedisStoreTest {
+ protected:
+  void keep_file() { copy_file("appendonlydir", "kept"); }
+  void restart_with_kept_file() {
+    redis_.signal(SIGKILL);
+    redis_.wait();
+    copy_file("kept", "appendonlydir");
+    redis_ = testing::start_redis(dir_);
+  }
+
+ private:
+  void copy_file(const std::string& from, const std::string& to) {
+    std::filesystem::remove_all(dir_.path(to));
+    std::filesystem::copy(dir_.path(from), dir_.path(to));
+  }
+};
+
+TEST_F(RedisStoreHistoryTest, OlderFileEndsTheCoordinatorAndTheNextOneReadsIt) {
+  Listener listener;
+  auto store = open(listener);
+  ASSERT_TRUE((*store)->load().ok());
+  (*store)->put({1, PutSearch{record(), tokens()}});
+  (*store)->put({2, put_result(0)});
+  ASSERT_TRUE(listener.wait_done(2));
+  keep_file();
+  (*store)->put({3, put_result(2)});
+  ASSERT_TRUE(listener.wait_done(3));
+  restart_with_kept_file();
+  (*store)->put({4, put_result(3)});  // must not be written on top of what is missing
+  const auto fenced = listener.wait_for<StoreFenced>();
+  ASSERT_TRUE(fenced);
+  EXPECT_NE(fenced->reason.find("gone back to an older state"), std::string::npos)
+      << fenced->reason;
+  EXPECT_FALSE(listener.wait_done(4, 10));
+  Listener second;
+  auto next = open(second);
+  ASSERT_TRUE(next.ok()) << next.error().message;
+  EXPECT_EQ((*next)->load()->front().record.results.size(), 1u);
+}
+
+TEST_F(RedisStoreHistoryTest, SameFileAfterARestartIsNoLoss) {
+  Listener listener;
+  auto store = open(listener);
+  ASSERT_TRUE((*store)->load().ok());
+  (*store)->put({1, PutSearch{record(), tokens()}});
+  (*store)->put({2, put_result(0)});
+  ASSERT_TRUE(listener.wait_done(2));
+  for (uint64_t token : {3, 4}) {
+    keep_file();
+    restart_with_kept_file();
+    (*store)->put({token, put_result(token)});
+    EXPECT_TRUE(listener.wait_done(token));
+  }
+  EXPECT_FALSE(listener.wait_for<StoreFenced>(10));
+}
+
+// The file is from before the first one's lock: its fence must not be given out a second time.
+TEST_F(RedisStoreHistoryTest, FenceIsNotGivenOutAgainFromAnOlderFile) {
+  const auto fence = [&] {
+    RedisConnection redis;
+    EXPECT_TRUE(redis.connect(options().address, 1'000).ok());
+    return redis.command({"HGET", "bitalloc:coordinator", "fence"})->text();
+  };
+  Listener listener;
+  ASSERT_TRUE((*open(listener))->load().ok());
+  keep_file();
+  RedisStoreOptions take_over = options();
+  take_over.take_over = true;
+  auto first = RedisStore::open(take_over, listener.callback());
+  ASSERT_TRUE(first.ok() && (*first)->load().ok());
+  const std::string of_the_first = fence();
+  restart_with_kept_file();
+  Listener second_listener;
+  auto second = RedisStore::open(take_over, second_listener.callback());
+  ASSERT_TRUE(second.ok() && (*second)->load().ok());
+  EXPECT_NE(fence(), of_the_first);
+  EXPECT_TRUE(listener.wait_for<StoreFenced>());
+  (*second)->put({1, PutSearch{record(), tokens()}});
+  EXPECT_TRUE(second_listener.wait_done(1));
+}
+
+TEST_F(RedisStoreTest, RedisThatIsStillLoadingIsWaitedFor) {
+  RedisConnection redis;
+  ASSERT_TRUE(redis.connect(options().address, 20'000).ok());
+  const std::string fill = "for i = 1, 10000 do redis.call('SET', 'k' .. i, i) end";
+  ASSERT_TRUE(redis.command({"EVAL", fill, "0"}).ok());
+  redis_.signal(SIGKILL);
+  redis_.wait();
+  redis_ = testing::start_redis(dir_, {"--key-load-delay", "100"});  // µs a command
+  RedisConnection early;
+  ASSERT_TRUE(early.connect(options().address, 5'000).ok());
+  EXPECT_NE(early.command({"PING"}).error().message.find("LOADING"), std::string::npos);
+  Listener listener;
+  const auto store = open(listener);
+  EXPECT_TRUE(store.ok()) << store.error().message;
 }
 
 TEST_F(RedisStoreTest, DamagedSearchIsLeftAloneAndTheOthersAreServed) {

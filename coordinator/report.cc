@@ -6,6 +6,25 @@
 #include "coordinator/schedule.h"
 
 namespace bitalloc {
+namespace {
+
+constexpr size_t kMaxFailedUnits = 20;  // that a status lists; `units.failed` counts all
+
+Json failed_units_json(const Search& search) {
+  Json rows = Json::array();
+  for (const size_t slot : search.set_aside) {
+    if (rows.size() == kMaxFailedUnits) break;
+    const UnitFailure& failure = search.troubles.at(slot).failure;
+    rows.push_back({{"unit", unit_name(search.unit(slot))},
+                    {"attempts", failure.attempts},
+                    {"losses", failure.losses},
+                    {"worker", failure.worker.value},
+                    {"error", error_to_json(failure.error)}});
+  }
+  return rows;
+}
+
+}  // namespace
 
 Json eta_json(const Queue& queue, const Search& search) {
   int64_t workers = 0;
@@ -16,12 +35,8 @@ Json eta_json(const Queue& queue, const Search& search) {
   if (search.status.state != SearchState::kRunning || search.timing.count == 0 || workers == 0) {
     return nullptr;
   }
-  double left = 0;
-  for (size_t slot = 0; slot < search.units.size(); ++slot) {
-    if (!search.units[slot].done) left += unit_weight(search.table.units()[slot], search.spec);
-  }
-  const double seconds =
-      left * search.timing.seconds / search.timing.weight / static_cast<double>(workers);
+  const double seconds = search.weight_left * search.timing.seconds / search.timing.weight /
+                         static_cast<double>(workers);
   const double spread =
       std::min(0.5, 0.1 + 0.5 / std::sqrt(static_cast<double>(search.timing.count)));
   return Json::array({seconds * (1 - spread), seconds * (1 + spread)});
@@ -30,26 +45,30 @@ Json eta_json(const Queue& queue, const Search& search) {
 Json status_json(const Queue& queue, const Search& search, TimeMs now) {
   const int64_t total = search.table.units_total();
   const int64_t done = search.table.units_done();
-  const auto failed = std::count_if(search.units.begin(), search.units.end(), [](const auto& unit) {
-    return !unit.done && unit.attempts > 0;
-  });
   const std::string reason = why_pending(queue, search, now);
-  return {
-      {"id", search.id},
-      {"kind", search.spec.kind == JobKind::kSearch ? "search" : "validation"},
-      {"state", search_state_name(search.status.state)},
-      {"units", {{"total", total}, {"done", done}, {"leased", search.leased}, {"failed", failed}}},
-      {"progress", static_cast<double>(done) / static_cast<double>(total)},
-      {"eta_seconds", eta_json(queue, search)},
-      {"error", search.status.error ? error_to_json(*search.status.error) : Json()},
-      {"fingerprint", search.fingerprint.sha256},
-      {"priority", search.status.priority},
-      {"model", search.spec.model.name},
-      {"recipe", search.spec.recipe},
-      {"effective_bits", search.spec.effective_bits},
-      {"created_unix", search.created_unix},
-      {"conflicts", search.conflicts},
-      {"why_pending", reason.empty() ? Json() : Json(reason)}};
+  return {{"id", search.id},
+          {"kind", search.spec.kind == JobKind::kSearch ? "search" : "validation"},
+          {"state", search_state_name(search.status.state)},
+          {"units",
+           {{"total", total},
+            {"done", done},
+            {"leased", search.leased},
+            {"failed", search.set_aside.size()},
+            {"retrying", search.resting.size() + search.retries.count()},
+            {"speculated", search.speculated}}},
+          {"progress", static_cast<double>(done) / static_cast<double>(total)},
+          {"eta_seconds", eta_json(queue, search)},
+          {"error", search.status.error ? error_to_json(*search.status.error) : Json()},
+          {"failed_units", failed_units_json(search)},
+          {"fingerprint", search.fingerprint.sha256},
+          {"priority", search.status.priority},
+          {"share", search.status.share},
+          {"model", search.spec.model.name},
+          {"recipe", search.spec.recipe},
+          {"effective_bits", search.spec.effective_bits},
+          {"created_unix", search.created_unix},
+          {"conflicts", search.conflicts},
+          {"why_pending", reason.empty() ? Json() : Json(reason)}};
 }
 
 Json workers_json(const Queue& queue, TimeMs now) {
@@ -67,6 +86,8 @@ Json workers_json(const Queue& queue, TimeMs now) {
     row["state"] = holding.empty() ? "idle" : "busy";
     row["units"] = holding.size();
     row["units_done"] = worker.units_done;
+    row["models"] = worker.models;
+    row["model_switches"] = worker.model_switches;
     row["credits"] = worker.credits;
     row["heard_ms_ago"] = now - worker.heard;
     row["holding"] = std::move(holding);

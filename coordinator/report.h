@@ -13,7 +13,8 @@ Json status_json(const Queue& queue, const Search& search, TimeMs now);
 Json eta_json(const Queue& queue, const Search& search);
 
 // [{"epoch", "host", "pid", "device", …what the worker said…, "state": "idle|busy", "units",
-//   "units_done", "credits", "heard_ms_ago", "holding": [{"search", "unit"}]}].
+//   "units_done", "models", "model_switches", "credits", "heard_ms_ago",
+//   "holding": [{"search", "unit"}]}].
 Json workers_json(const Queue& queue, TimeMs now);
 
 }  // namespace bitalloc

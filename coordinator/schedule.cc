@@ -5,93 +5,109 @@
 namespace bitalloc {
 namespace {
 
-using Batch = std::pair<UnitKind, int64_t>;
-
-Batch batch_of(const UnitId& unit) { return {unit.kind, unit.batch.value}; }
-
-struct BatchLoad {
-  size_t first = 0;  // the first unit that the worker may take
-  int64_t open = 0;  // how many it may take
-};
-
-bool other_worker_may(const Search& search, const WorkerEpoch& epoch,
-                      const std::map<WorkerEpoch, Worker>& workers) {
-  return std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
-    return entry.first != epoch && !search.excluded.contains(entry.first);
-  });
+bool speaks_other_numerics(const Search& search, const Worker& worker) {
+  return worker.numerics_version != 0 && worker.numerics_version != search.numerics_version;
 }
 
-bool is_open(const Search& search, size_t slot, TimeMs now) {
-  const UnitState& unit = search.units[slot];
-  return !unit.done && !unit.lease && unit.storing == 0 && unit.not_before <= now;
-}
-
-// Batches with units that the worker may take now, in plan order by their key.
-std::map<Batch, BatchLoad> open_batches(const Search& search, const WorkerEpoch& epoch,
-                                        bool avoid_own_failures, TimeMs now) {
-  const UnitKind kind = search.table.calibrated() ? UnitKind::kScore : UnitKind::kCalibrate;
-  std::map<Batch, BatchLoad> batches;
-  const auto& units = search.table.units();
-  for (size_t slot = 0; slot < units.size(); ++slot) {
-    if (units[slot].kind != kind || !is_open(search, slot, now)) continue;
-    if (avoid_own_failures && search.units[slot].failed_on == epoch) continue;
-    const auto [entry, inserted] = batches.try_emplace(batch_of(units[slot]));
-    if (inserted) entry->second.first = slot;
-    ++entry->second.open;
-  }
-  return batches;
-}
-
-// Workers other than `epoch` on each batch of the search.
-std::map<Batch, int64_t> crowds(const Search& search, const WorkerEpoch& epoch,
-                                const std::map<WorkerEpoch, Worker>& workers) {
-  std::map<Batch, int64_t> crowd;
-  for (const auto& [other, worker] : workers) {
-    if (other != epoch && worker.last_search == search.id) {
-      ++crowd[{worker.last_kind, worker.last_batch.value}];
+// Somebody is connected who should take the units of this group: with more memory where that was
+// short, and another worker than the one they failed on.
+bool somebody_better(const Queue& queue, const Search& search, const RetryPool::Group& group) {
+  const auto& by_memory = queue.by_memory();
+  for (auto it = by_memory.rbegin(); it != by_memory.rend(); ++it) {
+    const auto& [bytes, epochs] = *it;
+    if (group.more_than_bytes >= bytes) return false;
+    for (const WorkerEpoch& epoch : epochs) {
+      if (epoch != group.failed_on && may_serve(search, epoch, queue.workers().at(epoch))) {
+        return true;
+      }
     }
   }
-  return crowd;
+  return false;
+}
+
+std::optional<size_t> pick_slot(const Queue& queue, const Search& search, const WorkerEpoch& epoch,
+                                const Worker& worker, TimeMs now) {
+  if (!search.retries.empty()) {
+    const auto hopeless = [&](const RetryPool::Group& group, size_t slot) {
+      const TimeMs waited = now - search.troubles.at(slot).not_before;
+      return waited > queue.options().prefer_other_ms || !somebody_better(queue, search, group);
+    };
+    const auto slot = search.retries.pick(epoch, worker.memory_bytes, hopeless);
+    if (slot) return slot;
+  }
+  if (worker.last_search == search.id) {
+    if (const auto slot = search.fresh.first_of(worker.last_batch)) return slot;
+  }
+  return search.fresh.best();
+}
+
+// Of one level. `blocked`: there is a unit, but the worker must change its model for it.
+std::optional<Pick> pick_of_level(const Queue& queue, const Turns::Level& level,
+                                  const WorkerEpoch& epoch, const Worker& worker, bool may_switch,
+                                  TimeMs now, bool& blocked) {
+  std::optional<Pick> other;  // of a model that the worker does not hold
+  for (const Turn* turn : level.turns) {
+    Search& search = *turn->search;
+    if (!may_serve(search, epoch, worker)) continue;
+    const bool holds = worker.holds(search.model());
+    if (other && !holds) continue;
+    if (other && turn->served_seconds - other->search->turn.served_seconds >
+                     queue.options().model_switch_seconds) {
+      break;  // it has been passed over for long enough
+    }
+    const auto slot = pick_slot(queue, search, epoch, worker, now);
+    if (!slot) continue;
+    if (holds) return Pick{&search, *slot};
+    other = Pick{&search, *slot};
+  }
+  blocked = other.has_value();
+  return may_switch ? other : std::nullopt;
+}
+
+std::string why_nobody_serves(const Queue& queue, const Search& search) {
+  const auto& workers = queue.workers();
+  if (workers.empty()) return "no worker is connected";
+  const bool anybody = std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
+    return may_serve(search, entry.first, entry.second);
+  });
+  if (anybody) return "";
+  for (const auto& [epoch, worker] : workers) {
+    if (!speaks_other_numerics(search, worker)) continue;
+    return fmt::format(
+        "no connected worker may serve it: worker {} computes with numerics version {}, the search "
+        "needs {}; run the same release on all",
+        epoch.value, worker.numerics_version, search.numerics_version);
+  }
+  return "every connected worker sees another model: " + search.exclusion;
+}
+
+std::string why_others_go_first(const Queue& queue, const Search& search) {
+  const auto& levels = queue.turns().levels();
+  size_t higher = 0;
+  for (const auto& [priority, level] : levels) {
+    if (priority > search.turn.priority) higher += level.turns.size();
+  }
+  if (higher > 0) return fmt::format("{} searches of higher priority are served before it", higher);
+  const auto level = levels.find(search.turn.priority);
+  const size_t peers = level == levels.end() ? 0 : level->second.turns.size();
+  if (peers > 1) return fmt::format("it shares the workers with {} searches", peers - 1);
+  return "every worker is busy";
 }
 
 }  // namespace
 
-std::vector<const Search*> serving_order(const std::map<std::string, Search>& searches) {
-  std::vector<const Search*> order;
-  for (const auto& [id, search] : searches) {
-    if (search.grants()) order.push_back(&search);
-  }
-  std::sort(order.begin(), order.end(), [](const Search* a, const Search* b) {
-    if (a->status.priority != b->status.priority) return a->status.priority > b->status.priority;
-    return std::tie(a->created_unix, a->id) < std::tie(b->created_unix, b->id);
-  });
-  return order;
+bool may_serve(const Search& search, const WorkerEpoch& epoch, const Worker& worker) {
+  return !speaks_other_numerics(search, worker) && !search.excluded.contains(epoch);
 }
 
-std::optional<size_t> pick_unit(const Search& search, const WorkerEpoch& epoch,
-                                const std::map<WorkerEpoch, Worker>& workers, TimeMs now) {
-  if (search.open() <= 0 || search.excluded.contains(epoch)) return std::nullopt;
-  const auto batches = open_batches(search, epoch, other_worker_may(search, epoch, workers), now);
-  if (batches.empty()) return std::nullopt;
-
-  const Worker& worker = workers.at(epoch);
-  if (worker.last_search == search.id) {
-    const auto own = batches.find({worker.last_kind, worker.last_batch.value});
-    if (own != batches.end()) return own->second.first;
+std::optional<Pick> pick_unit(const Queue& queue, const WorkerEpoch& epoch, const Worker& worker,
+                              bool may_switch, TimeMs now) {
+  for (const auto& [priority, level] : queue.turns().levels()) {
+    bool blocked = false;
+    const auto pick = pick_of_level(queue, level, epoch, worker, may_switch, now, blocked);
+    if (pick || blocked) return pick;  // a lower level does not keep a worker from a higher one
   }
-  const auto crowd = crowds(search, epoch, workers);
-  const BatchLoad* best = nullptr;
-  double best_share = 0;
-  for (const auto& [batch, load] : batches) {
-    const auto others = crowd.find(batch);
-    if (others == crowd.end()) return load.first;
-    const double share = static_cast<double>(load.open) / static_cast<double>(others->second + 1);
-    if (share > best_share) {
-      best = &load;
-      best_share = share;
-    }
-  }
-  return best->first;
+  return std::nullopt;
 }
 
 std::string why_pending(const Queue& queue, const Search& search, TimeMs now) {
@@ -101,19 +117,14 @@ std::string why_pending(const Queue& queue, const Search& search, TimeMs now) {
   }
   if (!search.grants() || search.leased > 0) return "";
   if (queue.store_lost()) return "Redis cannot be reached: " + queue.store_reason();
-  const auto& workers = queue.workers();
-  if (workers.empty()) return "no worker is connected";
-  const bool all_excluded = std::all_of(workers.begin(), workers.end(), [&](const auto& entry) {
-    return search.excluded.contains(entry.first);
-  });
-  if (all_excluded) return "every connected worker sees another model: " + search.exclusion;
-  for (const UnitState& unit : search.units) {
-    if (unit.attempts > 0 && unit.not_before > now) return "waiting after a failure on a worker";
+  if (std::string reason = why_nobody_serves(queue, search); !reason.empty()) return reason;
+  if (!search.has_open()) {
+    if (search.resting.empty()) return "";  // the last results are on their way to the disk
+    const TimeMs wait = search.troubles.at(*search.resting.begin()).not_before - now;
+    return fmt::format("waiting after a failure on a worker, {:.0f} s more",
+                       static_cast<double>(std::max<TimeMs>(wait, 0)) / 1'000);
   }
-  const auto order = serving_order(queue.searches());
-  const auto place = std::find(order.begin(), order.end(), &search) - order.begin();
-  if (place > 0) return fmt::format("{} searches are served before it", place);
-  return "every worker is busy";
+  return why_others_go_first(queue, search);
 }
 
 }  // namespace bitalloc

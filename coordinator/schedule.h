@@ -1,27 +1,36 @@
-// Which unit a worker gets: pure functions over the queue's state.
+// Which unit a worker gets, and why a search waits: pure functions over the queue's state.
 //
-// Order of preference: searches by priority, then age; calibration before scoring; then the batch
-// whose reference the worker holds, a batch nobody is on, and the batch with most left to do a
-// worker on it.
+// Order of preference:
+// 1. Searches by priority, strictly; within a level by Turns (fair shares of worker-seconds),
+// except
+//    that a worker stays with the searches of the model it holds until another search of the level
+//    is QueueOptions::model_switch_seconds behind them.
+// 2. Within a search: units that failed elsewhere and have rested; then the batch whose reference
+//    the worker holds, a batch nobody is on, the batch with most left for each worker on it.
+//    Calibration comes before scoring.
 #pragma once
 
-#include <map>
 #include <optional>
-#include <vector>
+#include <string>
 
 #include "coordinator/queue.h"
 
 namespace bitalloc {
 
-// Searches that give out units, the first to be served first.
-std::vector<const Search*> serving_order(const std::map<std::string, Search>& searches);
+// The worker sees the search's model and computes as the search needs.
+bool may_serve(const Search& search, const WorkerEpoch& epoch, const Worker& worker);
 
-// Index into search.units of the best unit for `epoch` now; nothing when there is none. `workers`
-// are all that are connected.
-std::optional<size_t> pick_unit(const Search& search, const WorkerEpoch& epoch,
-                                const std::map<WorkerEpoch, Worker>& workers, TimeMs now);
+struct Pick {
+  Search* search = nullptr;
+  size_t slot = 0;
+};
 
-// Why the search, which grants units, has none running; empty when nothing stands in the way.
+// The unit for `epoch` now; nothing when there is none that it should take. Without `may_switch`
+// only a unit of a model that it holds.
+std::optional<Pick> pick_unit(const Queue& queue, const WorkerEpoch& epoch, const Worker& worker,
+                              bool may_switch, TimeMs now);
+
+// Why the search, which has not ended, has no unit running; empty when nothing stands in the way.
 std::string why_pending(const Queue& queue, const Search& search, TimeMs now);
 
 }  // namespace bitalloc

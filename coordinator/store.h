@@ -33,6 +33,7 @@ bool has_ended(SearchState state);
 struct SearchStatus {
   SearchState state = SearchState::kQueued;
   int64_t priority = 0;
+  double share = 1;            // of the work of its priority level, relative to others
   std::optional<Error> error;  // why it failed
 };
 
@@ -40,11 +41,24 @@ Json to_json(const SearchStatus& status);
 Result<SearchStatus> search_status_from_json(const Json& json);
 
 // A worker's right to a unit. Deadlines live in memory only: a restarted coordinator gives every
-// stored lease a fresh one, which its worker renews or loses.
+// stored lease a fresh one, which its worker renews or loses. The store keeps the newest lease of a
+// unit; of a second one for the same unit (a straggler's) nothing else is durable, or needs to be.
 struct Lease {
   WorkerEpoch worker;
   Fence fence;
 };
+
+// Why a unit was set aside: it failed or took its worker with it too often, or failed for good. The
+// rest of its search goes on without it.
+struct UnitFailure {
+  int attempts = 0;    // failures
+  int losses = 0;      // workers that vanished with it
+  WorkerEpoch worker;  // the last one
+  Error error;         // the last one
+};
+
+Json to_json(const UnitFailure& failure);
+Result<UnitFailure> unit_failure_from_json(const Json& json);
 
 // The sequences of a search. Shared (never written) by the front, which cuts batches out of them,
 // and by the store's thread.
@@ -64,6 +78,7 @@ struct SearchRecord {
   Fence fence;  // the largest that was given out
   bool has_tokens = false;
   std::map<UnitId, Lease> leases;
+  std::map<UnitId, UnitFailure> failures;  // units that are set aside
   std::vector<UnitResult> results;
 };
 
@@ -86,6 +101,14 @@ struct DropLease {
   UnitId unit;
   Fence fence;  // a newer lease stays
 };
+struct PutFailure {  // sets the unit aside; a result of the unit, once there, outweighs it
+  std::string search;
+  UnitId unit;
+  UnitFailure failure;
+};
+struct ClearFailures {  // every unit of the search gets new attempts
+  std::string search;
+};
 struct PutResult {  // first write wins; drops the unit's lease
   std::string search;
   UnitId unit;
@@ -96,7 +119,9 @@ struct DeleteSearch {
 };
 struct StoreOp {
   uint64_t token = 0;
-  std::variant<PutSearch, PutStatus, PutLease, DropLease, PutResult, DeleteSearch> change;
+  std::variant<PutSearch, PutStatus, PutLease, DropLease, PutResult, DeleteSearch, PutFailure,
+               ClearFailures>
+      change;
 };
 
 // What the store tells its owner.
@@ -110,7 +135,8 @@ struct StoreLost {  // it keeps trying; changes wait in order
   std::string reason;
 };
 struct StoreBack {};
-struct StoreFenced {  // another coordinator has taken over: nothing may be written any more
+struct StoreFenced {  // another coordinator has taken over, or the store has lost acknowledged
+                      // changes: nothing may be written any more
   std::string reason;
 };
 using StoreEvent = std::variant<StoreDone, StoreLost, StoreBack, StoreFenced>;

@@ -9,6 +9,9 @@
 namespace bitalloc {
 namespace {
 
+constexpr double kSmallestShare = 0.01;
+constexpr double kLargestShare = 100;
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Before anything is planned: a spec of a few bytes must not ask for 10^15 units.
@@ -94,6 +97,11 @@ Result<Submission> parse_submit(const Json& header, const std::vector<std::strin
   if (!record.id.empty()) BA_RETURN_IF_ERROR(validate_search_id(record.id));
   BA_ASSIGN_OR_RETURN(record.status.priority,
                       json_field_or<int64_t>(header, "priority", "submit", 0));
+  BA_ASSIGN_OR_RETURN(record.status.share, json_field_or<double>(header, "share", "submit", 1.0));
+  if (!(record.status.share >= kSmallestShare && record.status.share <= kLargestShare)) {
+    return invalid_argument(
+        fmt::format("submit.share must be {} to {}", kSmallestShare, kLargestShare), "share");
+  }
   BA_ASSIGN_OR_RETURN(const Json spec, json_field<Json>(header, "spec", "submit"));
   BA_ASSIGN_OR_RETURN(record.spec, search_spec_from_json(spec));
   BA_RETURN_IF_ERROR(check_size(record.spec));

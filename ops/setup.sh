@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Makes a fresh Debian 12 or Ubuntu 24.04 machine able to build and run bitalloc, and builds it.
 #
-#   ops/setup.sh [--no-build]
+#   ops/setup.sh [--no-build] [--fuzz]
 #
 #   1. Debian packages that are missing (as root, or with sudo)
 #   2. .venv with the Python packages of ops/requirements.txt (LibTorch comes from there)
 #   3. configures and builds into build/ (preset "release"; CUDA kernels when there is an nvcc)
+# With --fuzz also clang and its libFuzzer, which nothing else needs.
 #
 # Safe to run again: what is there already is left alone, and a run with nothing to do takes
 # seconds. Works from any directory.
@@ -33,7 +34,7 @@ fail() {
 }
 
 usage() {
-  sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+  sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
 }
 
 as_root() {
@@ -109,6 +110,21 @@ install_packages() {
   install_quietly "${chosen[@]}" || fail "apt-get install failed; see above"
 }
 
+# clang, and the sanitizers' and libFuzzer's library of its version, which Debian packs apart.
+install_fuzzer() {
+  local version runtime
+  if ! command -v clang++ >/dev/null; then
+    as_root apt-get update -q >&2
+    install_quietly clang || fail "apt-get install clang failed; see above"
+  fi
+  version="$(clang++ -dumpversion)"
+  runtime="$(clang++ -print-file-name="libclang_rt.fuzzer-$(uname -m).a")"
+  [[ ! -f $runtime ]] || return 0
+  say "installing libFuzzer for clang $version"
+  as_root apt-get update -q >&2
+  install_quietly "libclang-rt-${version%%.*}-dev" || fail "apt-get install failed; see above"
+}
+
 # A Python from 3.11 on: what the pinned packages need.
 find_python() {
   local candidate
@@ -168,10 +184,11 @@ build() {
 }
 
 main() {
-  local want_build=yes
+  local want_build=yes want_fuzzer=no
   while [[ $# -gt 0 ]]; do
     case "$1" in
       --no-build) want_build=no ;;
+      --fuzz) want_fuzzer=yes ;;
       -h | --help)
         usage
         exit 0
@@ -188,6 +205,7 @@ main() {
   exec 9>.cache/setup.lock
   flock 9 # two set-ups at once would undo each other's work
   install_packages
+  [[ $want_fuzzer == no ]] || install_fuzzer
   make_venv
   [[ $want_build == no ]] || build
   say "ready"

@@ -99,6 +99,7 @@ class GroupRunner final : public UnitRunner {
   }
 
   Json capabilities() const override { return runner_->capabilities(); }
+  std::vector<std::string> models() const override { return runner_->models(); }
 
  private:
   struct Job {  // shared with the leading thread, which may outlive the call of `run`

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "common/tensor_parallel.h"
+#include "common/zmq/keys.h"
 #include "worker/group.h"
 #include "worker/scorer_runner.h"
 #include "worker/service.h"
@@ -20,7 +21,9 @@ namespace {
 constexpr const char* kExamples = R"(
 Examples:
   bitalloc-worker --coordinator ipc:///run/bitalloc/workers.sock
-  bitalloc-worker --coordinator tcp://127.0.0.1:7702 --device cuda:1
+  bitalloc-worker --coordinator tcp://coordinator:7601 --device cuda:1 \
+      --key /etc/bitalloc/gpu-1.key --server-public-key /etc/bitalloc/server.pub \
+      --model-root /models
   bitalloc-worker --coordinator ipc:///run/bitalloc/workers.sock --device cpu --threads 8
   bitalloc-worker --coordinator tcp://10.0.0.1:7702 --tp 2 --rank 0 --rendezvous 10.0.0.5:7710
   bitalloc-worker --tp 2 --rank 1 --rendezvous 10.0.0.5:7710      (on any host; one process a rank)
@@ -36,6 +39,9 @@ struct Flags {
   bitalloc::ScorerRunnerOptions runner;
   bitalloc::GroupOptions group;
   double collective_timeout_seconds = 20;
+  std::string key_file;
+  std::string server_public_key_file;
+  std::vector<std::string> model_roots;
   std::string log_file;
   std::string log_level = "info";
   int grace_seconds = 30;
@@ -84,15 +90,45 @@ void define_group(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0.1, 86400.0));
 }
 
+void add_memory_options(CLI::App& app, bitalloc::MemoryOptions& memory) {
+  const auto add_size = [&](const char* flag, std::optional<int64_t>& bytes, const char* text) {
+    app.add_option(flag, bytes, text)->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
+  };
+  add_size("--memory-limit", memory.limit_bytes,
+           "of the device, for weights and all that is computed, e.g. 8GiB (default: 9/10 of what "
+           "is free); units that do not fit are run in parts");
+  add_size("--activation-memory", memory.activation_bytes,
+           "of that, for kept activations of the reference (default: a half; on CPUs a quarter)");
+  add_size("--host-activation-memory", memory.host_activation_bytes,
+           "of pinned host memory, for activations that do not fit on a GPU (default: a quarter of "
+           "what is free); what fits nowhere is computed again");
+  app.add_option("--machine-workers", memory.machine_workers,
+                 "workers that share this machine's memory")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+}
+
 void define(CLI::App& app, Flags& flags) {
   app.add_option("--coordinator", flags.service.coordinator,
                  "the coordinator's worker endpoint (ipc:// or tcp://); of rank 0")
       ->envname("BITALLOC_COORDINATOR");
+  app.add_option("--key", flags.key_file,
+                 "file of this worker's key, for tcp:// (or BITALLOC_SECRET_KEY)")
+      ->envname("BITALLOC_KEY");
+  app.add_option("--server-public-key", flags.server_public_key_file,
+                 "the coordinator's server.pub, for tcp://")
+      ->envname("BITALLOC_SERVER_PUBLIC_KEY");
+  app.add_option("--model-root", flags.model_roots,
+                 "models are read below this folder only (repeatable; default: anywhere)")
+      ->allow_extra_args(false)
+      ->envname("BITALLOC_MODEL_ROOTS")
+      ->delimiter(':');
   app.add_option("--device", flags.runner.device, "auto, cpu, cuda or cuda:N")
       ->capture_default_str();
   app.add_option("--threads", flags.runner.threads, "CPU threads (0: one a core)")
       ->capture_default_str()
       ->check(CLI::Range(0, 4096));
+  add_memory_options(app, flags.runner.memory);
   app.add_option("--credits", flags.service.credits, "units held at once")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
@@ -113,6 +149,16 @@ int fail(const bitalloc::Error& error) {
                  error.code == bitalloc::ErrorCode::kUnsupported
              ? 2
              : 1;
+}
+
+// Without any key, plain: the coordinator decides whether it takes that.
+bitalloc::Status load_keys(Flags& flags) {
+  const bool named = !flags.key_file.empty() || !flags.server_public_key_file.empty();
+  if (!flags.service.coordinator.starts_with("tcp://") || !named) return {};
+  BA_ASSIGN_OR_RETURN(flags.service.keys,
+                      bitalloc::load_client_keys(flags.server_public_key_file, flags.key_file,
+                                                 {bitalloc::KeyRole::kWorker}));
+  return {};
 }
 
 // Ends without destructors: a thread may wait for a rank that is lost.
@@ -194,6 +240,10 @@ int serve_as_a_rank(Flags flags) {
 
 int start(Flags flags) {
   if (const auto good = check(flags); !good.ok()) return fail(good.error());
+  if (const auto status = load_keys(flags); !status.ok()) return fail(status.error());
+  auto roots = bitalloc::ModelRoots::make(flags.model_roots, "--model-root");
+  if (!roots.ok()) return fail(roots.error());
+  flags.runner.model_roots = std::move(roots).value();
   flags.service.grace = std::chrono::seconds(flags.grace_seconds);
   flags.group.collective_timeout =
       std::chrono::milliseconds(static_cast<int64_t>(1000 * flags.collective_timeout_seconds));

@@ -44,7 +44,7 @@ int64_t Lanes::slots() const {
 }
 
 Status run_items(const Lanes& lanes, int64_t count, const std::atomic<bool>& cancel,
-                 const std::function<Status(int64_t item, int64_t slot)>& body) {
+                 const std::function<Status(int64_t item, int64_t slot)>& body, int64_t whole) {
   std::atomic<int64_t> next{0};
   std::atomic<bool> stop{false};
   std::mutex mutex;  // guards failed_item and failure
@@ -66,7 +66,7 @@ Status run_items(const Lanes& lanes, int64_t count, const std::atomic<bool>& can
       }
     }
   };
-  const int64_t slots = std::min(lanes.slots(), count);
+  const int64_t slots = std::min(lanes.slots(), std::max(count, whole));
   if (slots <= 1) {
     work(0);
   } else {

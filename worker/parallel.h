@@ -32,8 +32,10 @@ struct Lanes {
 // Runs body(item, slot) for items 0 … count−1; `slot` < lanes.slots() names a thread's own
 // buffers. Stops early, with the error of the lowest item that failed, or with kCancelled when
 // `cancel` is set on any rank. Exceptions of LibTorch become errors.
+// `whole`: how many items there would be if this were not a part of something larger. A lone item's
+// products run on all threads and may round differently, so a part of many runs as they would.
 Status run_items(const Lanes& lanes, int64_t count, const std::atomic<bool>& cancel,
-                 const std::function<Status(int64_t item, int64_t slot)>& body);
+                 const std::function<Status(int64_t item, int64_t slot)>& body, int64_t whole = 0);
 
 // Runs `body`, with exceptions of LibTorch as errors: kResourceExhausted for memory, kUnavailable
 // when the group of ranks is broken.

@@ -9,15 +9,6 @@
 namespace bitalloc {
 namespace {
 
-// Tokens that a core works on at once: enough for its matrix products to run at full speed (from
-// 256 rows on), few enough for activations to stay near the cache.
-constexpr int64_t kCpuChunkTokens = 256;
-
-int64_t sequences_per_chunk(const Decoder& model, const TokenSet& batch) {
-  if (!model.embedding.is_cpu()) return batch.sequences;
-  return std::max<int64_t>(1, kCpuChunkTokens / batch.length);
-}
-
 // Tokens up to the last real one of any sequence; at least 1.
 int64_t used_tokens(const TokenSet& part) {
   int64_t used = 1;
@@ -49,7 +40,7 @@ Chunk make_chunk(const Decoder& model, const TokenSet& batch, int64_t begin, int
 }  // namespace
 
 std::vector<Chunk> make_chunks(const Decoder& model, const TokenSet& batch) {
-  const int64_t step = sequences_per_chunk(model, batch);
+  const int64_t step = sequences_per_chunk(model.embedding.is_cpu(), batch.length, batch.sequences);
   std::vector<Chunk> chunks;
   int64_t rows = 0;
   for (int64_t begin = 0; begin < batch.sequences; begin += step) {
@@ -64,31 +55,32 @@ at::Tensor scored_rows(const Decoder& model, const Chunk& chunk, const at::Tenso
   return model.final_norm(hidden.flatten(0, 1).index_select(0, chunk.scored));
 }
 
-Result<Reference> run_reference(const Decoder& model, const TokenSet& batch, const std::string& key,
-                                const std::atomic<bool>& cancel) {
+Result<Reference> run_reference(const Decoder& model, const TokenSet& batch,
+                                const ReferenceRequest& request, const std::atomic<bool>& cancel) {
   const c10::InferenceMode guard;
   Reference reference;
-  reference.key = key;
+  reference.key = request.key;
   reference.chunks = make_chunks(model, batch);
-  reference.hidden.resize(reference.chunks.size());
-  reference.qkv.resize(reference.chunks.size());
+  const int64_t step =
+      sequences_per_chunk(model.embedding.is_cpu(), batch.length, request.whole_sequences);
+  reference.whole_chunks = (request.whole_sequences + step - 1) / step;
+  reference.store = ActivationStore(request.keep, reference.chunks.size());
   std::vector<at::Tensor> normed(reference.chunks.size());
-  BA_RETURN_IF_ERROR(run_items(
-      model.lanes(), static_cast<int64_t>(reference.chunks.size()), cancel,
-      [&](int64_t item, int64_t /*slot*/) -> Status {
-        const auto at = static_cast<size_t>(item);
-        const Chunk& chunk = reference.chunks[at];
-        at::Tensor hidden = model.embed(chunk.ids);
-        for (const Layer& layer : model.layers) {
-          if (model.lanes().stopped(cancel)) return cancelled("cancelled");
-          const Qkv qkv = layer.project(hidden, chunk.context);
-          reference.hidden[at].push_back(hidden);
-          reference.qkv[at].push_back(qkv);
-          hidden = layer.finish(hidden, layer.attention.attend(qkv.q, qkv.kv, chunk.context));
-        }
-        normed[at] = scored_rows(model, chunk, hidden);
-        return {};
-      }));
+  const auto run_chunk = [&](int64_t item, int64_t /*slot*/) -> Status {
+    const auto at = static_cast<size_t>(item);
+    const Chunk& chunk = reference.chunks[at];
+    at::Tensor hidden = model.embed(chunk.ids);
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+      if (model.lanes().stopped(cancel)) return cancelled("cancelled");
+      const Activations entering = activations_of(model.layers[i], hidden, chunk.context);
+      reference.store.put(at, i, entering);
+      hidden = leaving(model.layers[i], entering, chunk.context);
+    }
+    normed[at] = scored_rows(model, chunk, hidden);
+    return {};
+  };
+  BA_RETURN_IF_ERROR(run_items(model.lanes(), std::ssize(reference.chunks), cancel, run_chunk,
+                               reference.whole_chunks));
   reference.normed = at::cat(normed);
   reference.tokens.assign(static_cast<size_t>(batch.sequences), 0);
   for (size_t i = 0; i < batch.mask.size(); ++i) {
@@ -98,6 +90,19 @@ Result<Reference> run_reference(const Decoder& model, const TokenSet& batch, con
     ++reference.tokens[static_cast<size_t>(sequence)];
   }
   return reference;
+}
+
+Status fetch_segments(const Decoder& model, const Reference& reference,
+                      const std::vector<size_t>& layers, const std::atomic<bool>& cancel,
+                      std::vector<Segment>& segments) {
+  const auto fetch = [&](int64_t item, int64_t /*slot*/) {
+    const auto at = static_cast<size_t>(item);
+    const Chunk& chunk = reference.chunks[at];
+    return fetch_segment(reference.store, model, at, chunk.ids, chunk.context, layers, cancel,
+                         segments[at]);
+  };
+  return run_items(model.lanes(), std::ssize(reference.chunks), cancel, fetch,
+                   reference.whole_chunks);
 }
 
 }  // namespace bitalloc

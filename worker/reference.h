@@ -10,6 +10,7 @@
 
 #include "common/status.h"
 #include "common/tokens.h"
+#include "worker/activation_store.h"
 #include "worker/models/decoder.h"
 
 namespace bitalloc {
@@ -32,16 +33,27 @@ std::vector<Chunk> make_chunks(const Decoder& model, const TokenSet& batch);
 struct Reference {
   std::string key;
   std::vector<Chunk> chunks;
-  // [chunks][layers]: the hidden state entering the layer, and its q, k and v.
-  std::vector<std::vector<at::Tensor>> hidden;
-  std::vector<std::vector<Qkv>> qkv;
+  int64_t whole_chunks = 0;  // of the batch that this one is a part of (see run_items)
+  ActivationStore store;
   at::Tensor normed;                  // [rows, hidden_size] after the final norm, scored tokens
   std::vector<int64_t> row_sequence;  // [rows]
   std::vector<int64_t> tokens;        // [sequences] scored tokens
 };
 
-Result<Reference> run_reference(const Decoder& model, const TokenSet& batch, const std::string& key,
-                                const std::atomic<bool>& cancel);
+// What a pass is to be: its name, what it keeps, and the batch that it is a part of.
+struct ReferenceRequest {
+  std::string key;
+  KeepPlan keep;
+  int64_t whole_sequences = 0;
+};
+
+Result<Reference> run_reference(const Decoder& model, const TokenSet& batch,
+                                const ReferenceRequest& request, const std::atomic<bool>& cancel);
+
+// fetch_segment for every chunk. segments: [chunks].
+Status fetch_segments(const Decoder& model, const Reference& reference,
+                      const std::vector<size_t>& layers, const std::atomic<bool>& cancel,
+                      std::vector<Segment>& segments);
 
 // Hidden states [sequences, tokens, hidden_size] leaving the last layer -> normed [rows,
 // hidden_size] of the chunk's scored tokens.

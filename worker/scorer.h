@@ -5,9 +5,11 @@
 // from float32 logits as Σ p·(expm1(d) − d), d = log q − log p, accumulated in float64.
 //
 // Exact mode: the reference pass keeps the hidden state entering every layer and that layer's q, k
-// and v. A trial starts from them, so only the layers from the site upwards run, with all
-// candidates of a site stacked along the batch dimension. The output layer and the KL run over
-// tiles of tokens; no buffer grows with vocabulary × context.
+// and v, as far as memory goes (memory_plan.h). A trial starts from them, so only the layers from
+// the site upwards run, with all candidates of a site stacked along the batch dimension. The output
+// layer and the KL run over tiles of tokens; no buffer grows with vocabulary × context. What does
+// not fit is run in parts; on CPUs the sums of the parts are to the bit those of the whole, on GPUs
+// to rounding.
 //
 // Deterministic: the same model, batch, sites, candidates, device and thread count give the same
 // sums, whatever ran before.
@@ -25,6 +27,7 @@
 #include "common/model_files.h"
 #include "common/status.h"
 #include "common/tokens.h"
+#include "worker/memory_plan.h"
 
 namespace bitalloc {
 
@@ -73,6 +76,7 @@ struct ScorerOptions {
   // The ranks that hold a shard each, all of which make the same calls; must outlive the scorer.
   // null: this process holds the whole model. A cancellation on any rank counts on all.
   Collective* group = nullptr;
+  MemoryOptions memory = {};
 };
 
 class Scorer {
@@ -89,11 +93,15 @@ class Scorer {
   const ModelFiles& files() const;
   // Bytes of weights copied out of the model's files.
   int64_t weight_bytes_read() const;
+  const NetworkShape& network() const;
+  // How the last call was cut.
+  const UnitPlan& last_plan() const;
 
   // Scores every candidate at every site. `batch_key` names the content of the batch: the reference
   // pass is kept from call to call as long as it stays the same.
   // Errors: kInvalidArgument (shapes, token ids ≥ vocabulary, no token with mask 1, unknown layer,
-  // values that are not finite: names layer and candidate), kCancelled once `cancel` is set.
+  // values that are not finite: names layer and candidate), kCancelled once `cancel` is set,
+  // kResourceExhausted with the bytes needed when not even one sequence and candidate fit.
   Result<UnitScores> score(const TokenSet& batch, const std::string& batch_key,
                            const std::vector<SiteTask>& sites,
                            const std::vector<Candidate>& candidates,

@@ -7,6 +7,7 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <thread>
 
 #include "worker/collective.h"
@@ -40,8 +41,12 @@ Json library_versions() {
 
 class ScorerRunner : public UnitRunner {
  public:
-  ScorerRunner(std::string device, int threads, Collective& group)
-      : device_(std::move(device)), threads_(threads), group_(group) {}
+  ScorerRunner(ScorerRunnerOptions options, Collective& group)
+      : device_(std::move(options.device)),
+        threads_(options.threads),
+        group_(group),
+        model_roots_(std::move(options.model_roots)),
+        memory_(options.memory) {}
 
   Result<UnitResult> run(const UnitWork& work, const std::atomic<bool>& cancel) override {
     try {
@@ -66,11 +71,19 @@ class ScorerRunner : public UnitRunner {
             {"versions", library_versions()}};
   }
 
+  std::vector<std::string> models() const override {
+    const std::lock_guard lock(mutex_);
+    return loaded_.empty() ? std::vector<std::string>() : std::vector<std::string>{loaded_};
+  }
+
  private:
   Status use_model(const SearchSpec& spec) {
     const std::string key = spec.model.weights_sha256 + spec.model.config_sha256 + spec.dtype;
     if (scorer_ && key == key_) return {};
+    const auto directory = model_roots_.resolve(spec.model.path);
+    BA_RETURN_IF_ERROR(agree(group_, directory.ok() ? Status() : directory.error()));
     scorer_.reset();  // before the next one is loaded: two may not fit
+    set_loaded("");
     // Another disk, or another one's cache: ranks may take very differently long.
     const Patience patience(group_,
                             std::max<std::chrono::milliseconds>(group_.timeout(), kLoading));
@@ -79,11 +92,15 @@ class ScorerRunner : public UnitRunner {
     options.device = device_;
     options.threads = threads_;
     options.group = &group_;
+    options.memory = memory_;
     options.dtype = spec.dtype == "bfloat16" ? ComputeDtype::kBfloat16 : ComputeDtype::kFloat32;
-    BA_ASSIGN_OR_RETURN(auto scorer, Scorer::load(spec.model.path, options));
+    Result<std::unique_ptr<Scorer>> loaded = Scorer::load(*directory, options);
+    if (!loaded.ok()) return not_here(std::move(loaded).error());
+    std::unique_ptr<Scorer> scorer = std::move(loaded).value();
     BA_RETURN_IF_ERROR(agree(group_, check_identity(scorer->files(), spec.model)));
     scorer_ = std::move(scorer);
     key_ = key;
+    set_loaded(spec.model.weights_sha256);
     return {};
   }
 
@@ -93,6 +110,20 @@ class ScorerRunner : public UnitRunner {
     return mismatch(fmt::format("{} holds another model than the one submitted (other {})",
                                 expected.path, same_weights ? "config" : "weights"),
                     "model.path", "mount the same model directory on every worker");
+  }
+
+  void set_loaded(const std::string& weights_sha256) {
+    const std::lock_guard lock(mutex_);
+    loaded_ = weights_sha256;
+  }
+
+  // Whoever submitted the search could read the model: what this worker misses or cannot read is
+  // its own trouble, and another worker may have it.
+  static Error not_here(Error error) {
+    const bool about_files =
+        error.code == ErrorCode::kNotFound || error.code == ErrorCode::kInvalidArgument;
+    if (about_files) error.code = ErrorCode::kMismatch;
+    return error;
   }
 
   static std::vector<SiteTask> tasks(const UnitWork& work, int64_t begin, int64_t end) {
@@ -120,6 +151,7 @@ class ScorerRunner : public UnitRunner {
                         scorer_->score(work.tokens, tokens_sha256(work.tokens),
                                        tasks(work, work.unit.row_begin, work.unit.row_end),
                                        work.spec.candidates, cancel));
+    log_plan();
     UnitResult result;
     result.unit = work.unit;
     result.sums = std::move(scores.kl_sums);
@@ -149,6 +181,18 @@ class ScorerRunner : public UnitRunner {
     return result;
   }
 
+  // Once for every way in which units are cut.
+  void log_plan() {
+    const UnitPlan& plan = scorer_->last_plan();
+    const std::string text = fmt::format(
+        "units take {} at most: {} sequences × {} candidates × {} layers at once; {} of the "
+        "reference kept on the device, {} on the host",
+        bytes_text(plan.peak_bytes), plan.sequences, plan.candidates, plan.sites,
+        bytes_text(plan.keep.device_bytes), bytes_text(plan.keep.host_bytes));
+    if (text != logged_plan_) spdlog::info("{}", text);
+    logged_plan_ = text;
+  }
+
   // In the order of plan.h's Metric.
   static void append_metrics(const JointScores& joint, UnitResult& result) {
     auto& sums = result.sums;
@@ -162,8 +206,13 @@ class ScorerRunner : public UnitRunner {
   const std::string device_;
   const int threads_;
   Collective& group_;
+  const ModelRoots model_roots_;
+  const MemoryOptions memory_;
   std::unique_ptr<Scorer> scorer_;
   std::string key_;  // identity of the model in scorer_
+  mutable std::mutex mutex_;
+  std::string loaded_;  // guarded: weights of the model in scorer_
+  std::string logged_plan_;
 };
 
 }  // namespace
@@ -186,13 +235,14 @@ Result<std::string> choose_device(const std::string& asked, int rank, int ranks)
   return fmt::format("cuda:{}", rank % at::detail::getCUDAHooks().deviceCount());
 }
 
-Result<std::unique_ptr<UnitRunner>> make_scorer_runner(const ScorerRunnerOptions& options) {
+Result<std::unique_ptr<UnitRunner>> make_scorer_runner(ScorerRunnerOptions options) {
   Collective& group = options.group != nullptr ? *options.group : single_rank();
   BA_ASSIGN_OR_RETURN(const std::string device,
                       choose_device(options.device, group.rank(), group.size()));
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int threads = options.threads > 0 ? options.threads : std::max(1, cores);
-  return std::unique_ptr<UnitRunner>(std::make_unique<ScorerRunner>(device, threads, group));
+  options.device = device;
+  if (options.threads <= 0) options.threads = std::max(1, cores);
+  return std::unique_ptr<UnitRunner>(std::make_unique<ScorerRunner>(std::move(options), group));
 }
 
 }  // namespace bitalloc

@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "common/model_roots.h"
+#include "worker/memory_plan.h"
 #include "worker/unit_runner.h"
 
 namespace bitalloc {
@@ -14,6 +16,8 @@ struct ScorerRunnerOptions {
   std::string device = "auto";  // "cpu", "cuda", "cuda:N"; auto: a GPU when there is one
   int threads = 0;              // 0: as many as there are cores
   Collective* group = nullptr;  // of ranks that run the same units, each on its shard; borrowed
+  ModelRoots model_roots;       // where the models of units may be
+  MemoryOptions memory;
 };
 
 // The device that `asked` means: "cpu", "cuda" or "cuda:N". Ranks of a group that ask for "cuda"
@@ -23,6 +27,6 @@ Result<std::string> choose_device(const std::string& asked, int rank, int ranks)
 
 // Keeps the last model loaded, so that units of one search load it once.
 // Errors: kUnsupported for a device that is not there.
-Result<std::unique_ptr<UnitRunner>> make_scorer_runner(const ScorerRunnerOptions& options);
+Result<std::unique_ptr<UnitRunner>> make_scorer_runner(ScorerRunnerOptions options);
 
 }  // namespace bitalloc

@@ -13,6 +13,9 @@
 #include <random>
 #include <thread>
 
+#include "common/fingerprint.h"
+#include "common/protocol.h"
+
 namespace bitalloc {
 namespace {
 
@@ -83,7 +86,7 @@ class WorkerService::Impl {
   }
 
   Status run() {
-    BA_RETURN_IF_ERROR(socket_.connect(options_.coordinator));
+    BA_RETURN_IF_ERROR(connect());
     compute_ = std::thread([this] { compute_loop(); });
     heard_ = SteadyClock::now();
     say_hello();
@@ -152,6 +155,7 @@ class WorkerService::Impl {
     const std::string unit = unit_name(work.unit);
     wire::Message report = unit_message(result.ok() ? "result" : "fail", epoch_, work);
     report.header["seconds"] = seconds;
+    report.header["numerics_version"] = kNumericsVersion;
     if (result.ok()) {
       spdlog::info("unit {} of {}: {:.3f} s", unit, work.search.value, seconds);
       report.blobs.push_back(pack(*result));
@@ -183,6 +187,11 @@ class WorkerService::Impl {
     }
   }
 
+  Status connect() {
+    if (options_.keys.has_value()) socket_.use_curve(*options_.keys);
+    return socket_.connect(options_.coordinator);
+  }
+
   void say_hello() {
     wire::Message hello = simple("hello");
     char host[256] = "";
@@ -190,6 +199,9 @@ class WorkerService::Impl {
     hello.header.update(runner_->capabilities());
     hello.header["host"] = host;
     hello.header["pid"] = ::getpid();
+    hello.header["protocol"] = spoken_protocols();
+    hello.header["numerics_version"] = kNumericsVersion;
+    hello.header["models"] = runner_->models();
     hello.correlation_id = kHello;
     send(hello);
     welcomed_ = false;
@@ -225,6 +237,9 @@ class WorkerService::Impl {
       const Error error = wire::error_of(message);
       if (error.code == ErrorCode::kNotFound) {
         say_hello();  // the coordinator is new, or gave us up
+      } else if (error.code == ErrorCode::kUnsupported && message.correlation_id == kHello) {
+        spdlog::error("{}; {}. Trying again in {} s", error.message, error.hint,
+                      std::chrono::duration_cast<std::chrono::seconds>(back_off_).count());
       } else {
         spdlog::error("the coordinator refused a message: {}", error.message);
       }
@@ -290,7 +305,10 @@ class WorkerService::Impl {
   }
 
   void on_revoke(const Json& header) {
-    for_named_unit(header, [this](auto it) {
+    const auto said = json_field_or<int64_t>(header, "fence", "revoke", INT64_MAX);
+    const int64_t fence = said.ok() ? *said : INT64_MAX;
+    for_named_unit(header, [this, fence](auto it) {
+      if ((*it)->work.fence.value > fence) return;  // it was granted again after that revoke
       (*it)->cancel = true;
       if ((*it)->state != Held::State::kRunning) held_.erase(it);
     });
@@ -310,25 +328,47 @@ class WorkerService::Impl {
       reconnect();
     }
     if (!welcomed_) {
-      if (now >= next_hello_) say_hello();
+      if (now >= next_hello_) try_again();
       return;
     }
     send_reports(now);
+    // With every heartbeat, too: the message may be lost with a connection, and a unit that was
+    // granted for these credits may be taken back before it was sent.
+    if (now >= next_heartbeat_) announced_credits_ = -1;
     announce_credits();
     if (now >= next_heartbeat_) heartbeat(now);
   }
 
+  // What runs is finished; what has not begun goes back, for somebody else to begin at once.
   void start_stopping(SteadyClock::time_point now) {
     draining_ = true;
     stop_deadline_ = now + options_.grace;
-    const std::lock_guard lock(mutex_);
-    std::erase_if(held_, [](const auto& held) { return held->state == Held::State::kQueued; });
+    std::vector<wire::Message> given_back;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& held : held_) {
+        if (held->state != Held::State::kQueued) continue;
+        given_back.push_back(unit_message("give_back", epoch_, held->work));
+      }
+      std::erase_if(held_, [](const auto& held) { return held->state == Held::State::kQueued; });
+    }
+    if (!welcomed_) return;  // nobody to give it to; the lease runs out
+    announce_credits();      // first, or it would come straight back
+    for (const auto& message : given_back) send(message);
+  }
+
+  // A socket whose key was refused is dead. The operator may allow the key later.
+  void try_again() {
+    const auto refusal = socket_.refusal();
+    if (!refusal.has_value()) return say_hello();
+    spdlog::error("{}; {}", refusal->message, refusal->hint);
+    reconnect();
   }
 
   // A socket of its own for every attempt: no message of the old conversation can arrive late.
   void reconnect() {
     socket_ = Socket(context_, Socket::Kind::kDealer);
-    if (const Status connected = socket_.connect(options_.coordinator); !connected.ok()) {
+    if (const Status connected = connect(); !connected.ok()) {
       spdlog::error("{}", connected.error().message);
     }
     heard_ = SteadyClock::now();
@@ -368,12 +408,14 @@ class WorkerService::Impl {
     announced_busy_ = busy;
     wire::Message ready = simple("ready");
     ready.header["credits"] = credits;
+    ready.header["models"] = runner_->models();
     send(ready);
   }
 
   void heartbeat(SteadyClock::time_point now) {
     wire::Message message = simple("heartbeat");
     message.header["units"] = Json::array();
+    message.header["models"] = runner_->models();
     {
       const std::lock_guard lock(mutex_);
       for (const auto& held : held_) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/ids.h"
@@ -18,8 +19,9 @@
 namespace bitalloc {
 
 struct ServiceOptions {
-  std::string coordinator;  // endpoint, "ipc:///path" or "tcp://host:port"
-  int credits = 2;          // units held at once: one running, the rest ready to start
+  std::string coordinator;          // endpoint, "ipc:///path" or "tcp://host:port"
+  std::optional<CurveClient> keys;  // for tcp://
+  int credits = 2;                  // units held at once: one running, the rest ready to start
   std::chrono::milliseconds grace{30'000};  // after `request_stop`, for the running unit
 };
 

@@ -7,6 +7,7 @@
 #include <future>
 #include <thread>
 
+#include "common/fingerprint.h"
 #include "common/tokens.h"
 
 namespace bitalloc {
@@ -35,6 +36,7 @@ class CountingRunner : public UnitRunner {
       if (cancel) return cancelled("told to stop");
       std::this_thread::sleep_for(1ms);
     }
+    if (layers > 0) BA_RETURN_IF_ERROR(run_layers(cancel));
     if (fail) return mismatch("another model", "model.path");
     UnitResult result;
     result.unit = work.unit;
@@ -43,10 +45,25 @@ class CountingRunner : public UnitRunner {
     return result;
   }
   Json capabilities() const override { return {{"device", "cpu"}, {"threads", 1}}; }
+  std::vector<std::string> models() const override { return {"w"}; }
 
   static inline std::atomic<int> runs{0};
+  static inline std::atomic<int> layers{0};  // that a unit runs, one after the other
+  static inline std::atomic<int> layers_begun{0};
+  static inline std::atomic<int> layers_allowed{0};  // to end
   static inline std::atomic<bool> gate{true};
   static inline std::atomic<bool> fail{false};
+
+ private:
+  // As a scorer does: it looks at `cancel` between two layers.
+  static Status run_layers(const std::atomic<bool>& cancel) {
+    for (int layer = 0; layer < layers; ++layer) {
+      if (cancel) return cancelled("told to stop");
+      ++layers_begun;
+      while (layers_allowed <= layer) std::this_thread::sleep_for(1ms);
+    }
+    return {};
+  }
 };
 
 class ServiceTest : public testing::Test {
@@ -55,6 +72,9 @@ class ServiceTest : public testing::Test {
     CountingRunner::runs = 0;
     CountingRunner::gate = true;
     CountingRunner::fail = false;
+    CountingRunner::layers = 0;
+    CountingRunner::layers_begun = 0;
+    CountingRunner::layers_allowed = 0;
     endpoint_ = "ipc://" + testing::TempDir() + "bitalloc_service_test.sock";
     listen();
     ServiceOptions options;
@@ -66,6 +86,7 @@ class ServiceTest : public testing::Test {
 
   void TearDown() override {
     CountingRunner::gate = true;
+    CountingRunner::layers_allowed = 1'000;
     service_->request_stop();
     EXPECT_TRUE(finished_.get());
   }
@@ -139,12 +160,19 @@ class ServiceTest : public testing::Test {
 };
 
 TEST_F(ServiceTest, AUnitBecomesAResult) {
-  EXPECT_EQ(expect("hello").header["device"], "cpu");
-  EXPECT_EQ(expect("ready").header["credits"], 2);
+  const wire::Message hello = expect("hello");
+  EXPECT_EQ(hello.header["device"], "cpu");
+  EXPECT_EQ(hello.header["protocol"], Json::array({1}));
+  EXPECT_EQ(hello.header["numerics_version"], kNumericsVersion);
+  EXPECT_EQ(hello.header["models"], Json::array({"w"}));
+  const wire::Message ready = expect("ready");
+  EXPECT_EQ(ready.header["credits"], 2);
+  EXPECT_EQ(ready.header["models"], Json::array({"w"}));
   grant(1, 7);
   const wire::Message result = expect("result");
   EXPECT_EQ(result.header["unit"], "score/0/1-2");
   EXPECT_EQ(result.header["fence"], 7);
+  EXPECT_EQ(result.header["numerics_version"], kNumericsVersion);
   const auto unpacked = unpack_unit_result(*parse_unit_name("score/0/1-2"), result.blobs.at(0));
   EXPECT_EQ(unpacked->sums, std::vector<double>(4, 1.0));
   acknowledge(result);
@@ -192,6 +220,38 @@ TEST_F(ServiceTest, ARevokedUnitStopsWithoutAResult) {
   EXPECT_EQ(expect("result").header["unit"], "score/0/1-2");
 }
 
+// The unit is in its third layer when the revoke comes: there is no fourth.
+TEST_F(ServiceTest, ARevokedUnitStopsWithinOneLayer) {
+  CountingRunner::layers = 50;
+  CountingRunner::layers_allowed = 2;
+  expect("ready");
+  grant(0, 1);
+  while (CountingRunner::layers_begun < 3) std::this_thread::sleep_for(1ms);
+  while (expect("heartbeat").header["units"].empty()) {
+  }
+  send({"revoke", "", {{"search", "s"}, {"unit", "score/0/0-1"}, {"fence", 1}}, {}});
+  while (!expect("heartbeat").header["units"].empty()) {  // until it has heard of the revoke
+  }
+  CountingRunner::layers_allowed = 1'000;
+  while (expect("ready").header["credits"] != 2) {
+  }
+  EXPECT_EQ(CountingRunner::layers_begun, 3);
+}
+
+// The unit went to somebody else and came back; the first revoke arrives last.
+TEST_F(ServiceTest, ARevokeOfAnOlderLeaseDoesNotStopTheNewerOne) {
+  CountingRunner::gate = false;
+  expect("ready");
+  grant(0, 5);
+  send({"revoke", "", {{"search", "s"}, {"unit", "score/0/0-1"}, {"fence", 4}}, {}});
+  while (expect("heartbeat").header["units"].empty()) {
+  }
+  CountingRunner::gate = true;
+  const wire::Message result = expect("result");
+  EXPECT_EQ(result.header["fence"], 5);
+  acknowledge(result);
+}
+
 TEST_F(ServiceTest, AFailureSaysWhetherToRetry) {
   CountingRunner::fail = true;
   expect("ready");
@@ -213,6 +273,27 @@ TEST_F(ServiceTest, DrainFinishesWhatIsHeldAndSaysBye) {
   send({"drain", "", {}, {}});
   acknowledge(expect("result"));
   expect("bye");
+}
+
+// SIGTERM: what runs is finished and delivered, what has not begun is given back at once.
+TEST_F(ServiceTest, StopGivesBackWhatHasNotBegunAndFinishesWhatRuns) {
+  CountingRunner::gate = false;
+  expect("ready");
+  grant(0, 1);
+  while (CountingRunner::runs == 0) std::this_thread::sleep_for(1ms);
+  grant(1, 2);
+  while (expect("heartbeat").header["units"].size() < 2) {
+  }
+  service_->request_stop();
+  const wire::Message back = expect("give_back");
+  EXPECT_EQ(back.header["unit"], "score/0/1-2");
+  EXPECT_EQ(back.header["fence"], 2);
+  CountingRunner::gate = true;
+  const wire::Message result = expect("result");
+  EXPECT_EQ(result.header["unit"], "score/0/0-1");
+  acknowledge(result);
+  expect("bye");
+  EXPECT_EQ(CountingRunner::runs, 1);
 }
 
 TEST_F(ServiceTest, StopWaitsForTheRunningUnitNoLongerThanTheGraceTime) {

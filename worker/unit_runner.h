@@ -36,6 +36,10 @@ class UnitRunner {
 
   // For `hello`: {"device", "threads", "memory_bytes", "versions"}. Any thread.
   virtual Json capabilities() const = 0;
+
+  // weights_sha256 of the models that are loaded now: a unit of one of them can begin at once. Any
+  // thread.
+  virtual std::vector<std::string> models() const { return {}; }
 };
 
 }  // namespace bitalloc

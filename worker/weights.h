@@ -35,6 +35,7 @@ class Linear {
   at::Tensor plus(const at::Tensor& residual, const at::Tensor& x) const;
 
   const at::Tensor& weight() const { return weight_; }
+  const at::Tensor& bias() const { return bias_; }          // undefined for none
   int64_t out_features() const { return weight_.size(0); }  // of this rank
 
  private:

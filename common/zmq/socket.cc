@@ -4,13 +4,19 @@
 #include <zmq.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 #include <vector>
 
 namespace bitalloc {
 namespace {
 
-constexpr int kHighWaterMark = 10'000;  // messages a peer; beyond it `send` says kUnavailable
+constexpr int kHandshakeMs = 5'000;  // a peer that has not shaken hands by then is cut off
+constexpr int kBacklog = 1'024;      // connections that the kernel keeps until we accept them
+constexpr int kKeepAliveIdleS = 60;  // then the kernel asks whether the peer's machine lives
+constexpr int kCurveOverhead = 64;   // bytes that encryption adds to a frame, at most
+constexpr size_t kKeptFrames = wire::kMaxFrames + 2;  // routing id, and one more than allowed
+constexpr int kBrokenHandshakes = 3;                  // in a row are no accident
 
 Error zmq_error(const std::string& what) {
   const int number = zmq_errno();
@@ -22,6 +28,18 @@ Error zmq_error(const std::string& what) {
 
 void set_option(void* socket, int option, int value) {
   BA_CHECK(zmq_setsockopt(socket, option, &value, sizeof value) == 0, "zmq_setsockopt");
+}
+
+void set_option(void* socket, int option, const std::string& text) {
+  BA_CHECK(zmq_setsockopt(socket, option, text.c_str(), text.size()) == 0, "zmq_setsockopt");
+}
+
+// What strangers may cost before they are known, and the kernel's watch over those who are.
+void bound_connections(void* socket) {
+  set_option(socket, ZMQ_HANDSHAKE_IVL, kHandshakeMs);
+  set_option(socket, ZMQ_BACKLOG, kBacklog);
+  set_option(socket, ZMQ_TCP_KEEPALIVE, 1);
+  set_option(socket, ZMQ_TCP_KEEPALIVE_IDLE, kKeepAliveIdleS);
 }
 
 // One frame of a multipart message; owns its memory.
@@ -36,6 +54,11 @@ class Frame {
   Frame& operator=(Frame&&) = delete;
   zmq_msg_t* get() { return &message_; }
   bool more() { return zmq_msg_more(&message_) != 0; }
+  // What ZAP said of the sender; empty when it was not asked.
+  std::string user_id() {
+    const char* text = zmq_msg_gets(&message_, "User-Id");
+    return text == nullptr ? "" : text;
+  }
   std::string_view view() {
     return {static_cast<const char*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)};
   }
@@ -46,30 +69,59 @@ class Frame {
 
 }  // namespace
 
-ZmqContext::ZmqContext() : handle_(zmq_ctx_new()) { BA_CHECK(handle_ != nullptr, "zmq_ctx_new"); }
+ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()) {
+  BA_CHECK(handle_ != nullptr, "zmq_ctx_new");
+  BA_CHECK(zmq_ctx_set(handle_, ZMQ_IO_THREADS, io_threads) == 0, "ZMQ_IO_THREADS");
+}
 ZmqContext::~ZmqContext() { zmq_ctx_term(handle_); }
 
-Socket::Socket(ZmqContext& context, Kind kind)
-    : handle_(zmq_socket(context.handle(), kind == Kind::kRouter ? ZMQ_ROUTER : ZMQ_DEALER)),
+Socket::Socket(ZmqContext& context, Kind kind, int high_water_mark)
+    : context_(context.handle()),
+      handle_(zmq_socket(context_, kind == Kind::kRouter ? ZMQ_ROUTER : ZMQ_DEALER)),
       kind_(kind) {
   BA_CHECK(handle_ != nullptr, "zmq_socket");
   set_option(handle_, ZMQ_LINGER, 0);
-  set_option(handle_, ZMQ_SNDHWM, kHighWaterMark);
-  set_option(handle_, ZMQ_RCVHWM, kHighWaterMark);
-  const int64_t largest = static_cast<int64_t>(wire::kMaxBlobBytes);
+  set_option(handle_, ZMQ_SNDHWM, high_water_mark);
+  set_option(handle_, ZMQ_RCVHWM, high_water_mark);
+  const int64_t largest = static_cast<int64_t>(wire::kMaxBlobBytes) + kCurveOverhead;
   BA_CHECK(zmq_setsockopt(handle_, ZMQ_MAXMSGSIZE, &largest, sizeof largest) == 0, "MAXMSGSIZE");
+  bound_connections(handle_);
   if (kind == Kind::kRouter) set_option(handle_, ZMQ_ROUTER_MANDATORY, 1);
 }
 
 Socket::~Socket() {
-  if (handle_ != nullptr) zmq_close(handle_);
+  if (handle_ == nullptr) return;
+  if (monitor_ != nullptr) {
+    zmq_socket_monitor(handle_, nullptr, 0);
+    zmq_close(monitor_);
+  }
+  zmq_close(handle_);
 }
-Socket::Socket(Socket&& other) noexcept
-    : handle_(std::exchange(other.handle_, nullptr)), kind_(other.kind_) {}
+Socket::Socket(Socket&& other) noexcept : kind_(other.kind_) { *this = std::move(other); }
 Socket& Socket::operator=(Socket&& other) noexcept {
+  std::swap(context_, other.context_);
   std::swap(handle_, other.handle_);
   std::swap(kind_, other.kind_);
+  std::swap(monitor_, other.monitor_);
+  std::swap(endpoint_, other.endpoint_);
+  std::swap(encrypted_, other.encrypted_);
+  std::swap(broken_handshakes_, other.broken_handshakes_);
+  std::swap(refusal_, other.refusal_);
   return *this;
+}
+
+void Socket::use_curve(const CurveServer& keys) {
+  set_option(handle_, ZMQ_CURVE_SERVER, 1);
+  set_option(handle_, ZMQ_CURVE_SECRETKEY, keys.secret_key);
+  set_option(handle_, ZMQ_ZAP_DOMAIN, keys.zap_domain);
+  encrypted_ = true;
+}
+
+void Socket::use_curve(const CurveClient& keys) {
+  set_option(handle_, ZMQ_CURVE_SERVERKEY, keys.server_public_key);
+  set_option(handle_, ZMQ_CURVE_PUBLICKEY, keys.public_key);
+  set_option(handle_, ZMQ_CURVE_SECRETKEY, keys.secret_key);
+  encrypted_ = true;
 }
 
 Status Socket::bind(const std::string& endpoint) {
@@ -80,11 +132,68 @@ Status Socket::bind(const std::string& endpoint) {
 }
 
 Status Socket::connect(const std::string& endpoint) {
+  endpoint_ = endpoint;
+  if (endpoint.starts_with("tcp://")) watch_handshakes();
   if (zmq_connect(handle_, endpoint.c_str()) != 0) {
     return zmq_error(fmt::format("cannot connect to {}", endpoint));
   }
   return {};
 }
+
+// ---- handshakes ---------------------------------------------------------------------------------
+
+void Socket::watch_handshakes() {
+  // An inproc name of its own for as long as the socket lives.
+  const std::string name = fmt::format("inproc://handshakes-{}", fmt::ptr(handle_));
+  constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+  BA_CHECK(zmq_socket_monitor(handle_, name.c_str(), kEvents) == 0, "zmq_socket_monitor");
+  monitor_ = zmq_socket(context_, ZMQ_PAIR);
+  BA_CHECK(monitor_ != nullptr, "zmq_socket");
+  BA_CHECK(zmq_connect(monitor_, name.c_str()) == 0, "monitor");
+}
+
+std::optional<Error> Socket::refusal() {
+  while (monitor_ != nullptr) {
+    Frame event;  // 16 bits of event, 32 bits of value; then a frame with the address
+    if (zmq_msg_recv(event.get(), monitor_, ZMQ_DONTWAIT) < 0) break;
+    uint16_t number = 0;
+    uint32_t value = 0;
+    std::memcpy(&number, event.view().data(), sizeof number);
+    std::memcpy(&value, event.view().data() + sizeof number, sizeof value);
+    Frame address;
+    if (event.more() && zmq_msg_recv(address.get(), monitor_, ZMQ_DONTWAIT) < 0) break;
+    note_handshake(number, value);
+  }
+  return refusal_;
+}
+
+void Socket::note_handshake(int event, uint32_t value) {
+  const auto refused = [this](const std::string& why, const std::string& hint) {
+    refusal_ = unavailable(fmt::format("{} {}", endpoint_, why), "key", hint);
+  };
+  if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+    broken_handshakes_ = 0;
+    refusal_.reset();
+  } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+    refused("refuses this key",
+            "its operator allows keys with `bitalloc keys allow FILE.pub`; each door takes only "
+            "its own roles");
+  } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL &&
+             value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
+    encrypted_ ? refused("does not use keys, but this side does",
+                         "check the address; leave the keys out only on a machine of your own")
+               : refused("asks for a key",
+                         "give the service's server.pub and a key that it allows "
+                         "(`bitalloc keys --help`)");
+  } else if (++broken_handshakes_ >= kBrokenHandshakes) {
+    refused("hangs up while shaking hands",
+            encrypted_ ? "is the server's public key the one of this service?"
+                       : "is there a bitalloc service at that address?");
+  }
+}
+
+// ---- messages -----------------------------------------------------------------------------------
 
 Status Socket::send(const wire::Message& message, const std::string& peer) {
   std::vector<std::string> frames = wire::encode(message);
@@ -101,16 +210,20 @@ Status Socket::send(const wire::Message& message, const std::string& peer) {
 
 Result<std::optional<Socket::Received>> Socket::receive() {
   std::vector<Frame> frames;
+  bool more = false;
   do {
     Frame frame;
     while (zmq_msg_recv(frame.get(), handle_, ZMQ_DONTWAIT) < 0) {
       if (zmq_errno() == EAGAIN && frames.empty()) return std::optional<Received>();
       if (zmq_errno() != EINTR) return zmq_error("cannot receive");
     }
-    frames.push_back(std::move(frame));
-  } while (frames.back().more());
+    more = frame.more();
+    // What decode() refuses for its number of frames is not kept in memory.
+    if (frames.size() < kKeptFrames) frames.push_back(std::move(frame));
+  } while (more);
 
   Received received;
+  received.user_id = frames.front().user_id();
   std::vector<std::string_view> views;
   for (Frame& frame : frames) views.push_back(frame.view());
   if (kind_ == Kind::kRouter) {

@@ -16,7 +16,8 @@ namespace bitalloc {
 // A libzmq context. Lives longer than its sockets.
 class ZmqContext {
  public:
-  ZmqContext();
+  // `io_threads`: who encrypts, decrypts and shakes hands.
+  explicit ZmqContext(int io_threads = 1);
   ~ZmqContext();
   ZmqContext(const ZmqContext&) = delete;
   ZmqContext& operator=(const ZmqContext&) = delete;
@@ -26,6 +27,17 @@ class ZmqContext {
   void* handle_;
 };
 
+// Keys of CURVE (https://rfc.zeromq.org/spec/26/), Z85. See keys.h for their files.
+struct CurveServer {
+  std::string secret_key;
+  std::string zap_domain;  // what the ZAP handler of the context is asked about
+};
+struct CurveClient {
+  std::string server_public_key;
+  std::string public_key;
+  std::string secret_key;
+};
+
 class Socket {
  public:
   enum class Kind { kRouter, kDealer };
@@ -33,16 +45,25 @@ class Socket {
   // A received message: who sent it (ROUTER only) and what, or why it is not a message (the type
   // and correlation id that could be read are in `message`).
   struct Received {
-    std::string peer;  // routing id, opaque bytes
+    std::string peer;     // routing id, opaque bytes
+    std::string user_id;  // what the ZAP handler called the peer; empty without CURVE
     wire::Message message;
     std::optional<Error> error;
   };
 
-  // Linger 0, high-water marks and the largest message bounded, ROUTER with router_mandatory.
-  Socket(ZmqContext& context, Kind kind);
+  static constexpr int kHighWaterMark = 10'000;
+
+  // Linger 0, the largest message bounded, ROUTER with router_mandatory. `high_water_mark`:
+  // messages a peer that wait in either direction; then `send` says kUnavailable, and nothing more
+  // is read from that peer.
+  Socket(ZmqContext& context, Kind kind, int high_water_mark = kHighWaterMark);
   ~Socket();
   Socket(Socket&&) noexcept;
   Socket& operator=(Socket&&) noexcept;
+
+  // Before bind or connect. A server without a ZAP handler in its context accepts every key.
+  void use_curve(const CurveServer& keys);
+  void use_curve(const CurveClient& keys);
 
   // `endpoint`: ipc:// path or tcp:// address. Errors: kInvalidArgument or kUnavailable.
   Status bind(const std::string& endpoint);
@@ -50,6 +71,12 @@ class Socket {
 
   // Never blocks. Errors: kUnavailable when the peer is gone or its queue is full; nothing is sent.
   Status send(const wire::Message& message, const std::string& peer = "");
+  // Why the other side does not speak with us (of a connection over TCP): it refuses our key, has
+  // another key than we expect, or one side uses keys and the other does not. Nothing while there
+  // is hope. After a refusal nobody answers on this socket any more: a new try needs a new one.
+  // Errors inside: kUnavailable with a hint.
+  std::optional<Error> refusal();
+
   // The next message, or nothing when none is waiting. Never blocks.
   Result<std::optional<Received>> receive();
   // Waits until a message is there, `other_fd` (−1: none) is readable, or `timeout_ms` has passed
@@ -62,8 +89,17 @@ class Socket {
   void* handle() const { return handle_; }
 
  private:
+  void watch_handshakes();
+  void note_handshake(int event, uint32_t value);
+
+  void* context_ = nullptr;
   void* handle_ = nullptr;
   Kind kind_;
+  void* monitor_ = nullptr;  // tells the fate of handshakes; of connecting TCP sockets
+  std::string endpoint_;     // connected to
+  bool encrypted_ = false;
+  int broken_handshakes_ = 0;  // since the last one that succeeded
+  std::optional<Error> refusal_;
 };
 
 }  // namespace bitalloc

@@ -28,6 +28,9 @@ struct Context {
   bool json = false;           // --json: one JSON document on stdout
   std::string server;          // --server: endpoint of a service; empty: the local home
   std::filesystem::path home;  // --home, BITALLOC_HOME
+  // Files: what we know the service by, and what it knows us by (key_store.h); for tcp://.
+  std::string server_public_key;  // --server-public-key, BITALLOC_SERVER_PUBLIC_KEY
+  std::string key;                // --key, BITALLOC_KEY
 };
 
 // Does the command; the value is the exit code.
@@ -49,6 +52,7 @@ void on_run(CommandLine& line, CLI::App* command, Handler handler);
 
 void add_search_commands(CommandLine& line);      // search, submit
 void add_serve_command(CommandLine& line);        // serve
+void add_keys_commands(CommandLine& line);        // keys server | new | allow | revoke | list
 void add_queue_commands(CommandLine& line);       // list status watch cancel pause resume …
 void add_budget_commands(CommandLine& line);      // rebudget frontier assignment
 void add_checkpoint_commands(CommandLine& line);  // checkpoint export | import | inspect

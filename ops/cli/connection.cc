@@ -4,7 +4,9 @@
 
 #include <chrono>
 
+#include "common/protocol.h"
 #include "ops/cli/interrupt.h"
+#include "ops/cli/key_store.h"
 
 namespace bitalloc::cli {
 namespace {
@@ -32,27 +34,33 @@ bool has_ended(const Json& status) {
 
 }  // namespace
 
-Result<std::unique_ptr<Connection>> Connection::open(const Context& context) {
+Result<std::unique_ptr<Connection>> Connection::open(const Context& context,
+                                                     const DoorRequest& doors) {
   catch_interrupts();
   std::unique_ptr<LocalService> local;
   if (context.server.empty()) {
-    BA_ASSIGN_OR_RETURN(local, LocalService::attach(context.home));
+    BA_ASSIGN_OR_RETURN(local, LocalService::attach(context.home, doors));
   }
   std::unique_ptr<Connection> connection(
       new Connection(local == nullptr ? context.server : local->endpoint()));
   connection->local_ = std::move(local);
+  if (connection->local_ == nullptr) {
+    BA_ASSIGN_OR_RETURN(connection->keys_, connection_keys(context));
+  }
   BA_RETURN_IF_ERROR(connection->reconnect());
-  BA_RETURN_IF_ERROR(connection->ask("info"));
+  BA_RETURN_IF_ERROR(connection->ask("info", {{"protocol", spoken_protocols()}}));
   return connection;
 }
 
 Status Connection::reconnect() {
   socket_ = std::make_unique<Socket>(context_, Socket::Kind::kDealer);
+  if (keys_.has_value()) socket_->use_curve(*keys_);
   return socket_->connect(endpoint_);
 }
 
 Status Connection::check_service() {
   if (interrupted()) return cancelled("interrupted");
+  if (const auto refusal = socket_->refusal()) return *refusal;
   return local_ == nullptr ? Status() : local_->ensure();
 }
 

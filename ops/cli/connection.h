@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,11 @@ namespace bitalloc::cli {
 class Connection {
  public:
   // Local: starts what is missing, without workers. From now on Ctrl-C is a flag that ends waits
-  // (interrupt.h). Errors: kUnavailable when nothing answers.
-  static Result<std::unique_ptr<Connection>> open(const Context& context);
+  // (interrupt.h). Errors: kUnavailable when nothing answers, or the service refuses our key;
+  // kInvalidArgument when our keys cannot be used.
+  // `doors`: see LocalService::attach.
+  static Result<std::unique_ptr<Connection>> open(const Context& context,
+                                                  const DoorRequest& doors = {});
 
   // The `ok` reply. Errors: the coordinator's own; kUnavailable when it stays silent; kCancelled on
   // Ctrl-C (see interrupt.h).
@@ -40,7 +44,7 @@ class Connection {
   explicit Connection(std::string endpoint) : endpoint_(std::move(endpoint)) {}
 
   Status reconnect();
-  Status check_service();  // local: restarts it when it is gone
+  Status check_service();  // not refused; local: restarts it when it is gone
   Result<std::optional<wire::Message>> receive(const std::string& correlation_id, int timeout_ms);
   std::string next_correlation_id();
 
@@ -48,6 +52,7 @@ class Connection {
   std::unique_ptr<LocalService> local_;  // destroyed after the socket
   ZmqContext context_;
   std::unique_ptr<Socket> socket_;
+  std::optional<CurveClient> keys_;  // for tcp://
   int64_t requests_ = 0;
 };
 

@@ -59,11 +59,13 @@ int report_ending(const Context& context, const Ending& ending) {
 }
 
 Result<Json> submit_spec(Connection& connection, const std::string& id, const SearchSpec& spec,
-                         std::vector<std::string> blobs, int priority) {
+                         std::vector<std::string> blobs, const Rank& rank) {
   BA_ASSIGN_OR_RETURN(
       wire::Message reply,
-      connection.request("submit", {{"id", id}, {"spec", to_json(spec)}, {"priority", priority}},
-                         std::move(blobs)));
+      connection.request(
+          "submit",
+          {{"id", id}, {"spec", to_json(spec)}, {"priority", rank.priority}, {"share", rank.share}},
+          std::move(blobs)));
   return std::move(reply.header);
 }
 
@@ -101,6 +103,22 @@ void add_worker_options(CLI::App* command, WorkerFlags& flags) {
       ->envname("BITALLOC_DEVICE")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
       ->capture_default_str();
+  const auto add_size = [&](const char* flag, const char* variable, std::string& size,
+                            const char* text) {
+    // Checked here, so that a wrong size is a wrong flag and not a worker that does not start.
+    const auto check = [](const std::string& given) {
+      std::string bytes = given;
+      return CLI::AsSizeValue(/*kb_is_1000=*/true)(bytes);
+    };
+    command->add_option(flag, size, text)->envname(variable)->check(CLI::Validator(check, "SIZE"));
+  };
+  add_size("--memory-limit", "BITALLOC_MEMORY_LIMIT", flags.memory_limit,
+           "of the device, that a worker may use, e.g. 8GiB (default: 9/10 of what is free)");
+  add_size("--activation-memory", "BITALLOC_ACTIVATION_MEMORY", flags.activation_memory,
+           "of that, for kept activations of the reference; what does not fit is computed again");
+  add_size("--host-activation-memory", "BITALLOC_HOST_ACTIVATION_MEMORY",
+           flags.host_activation_memory,
+           "of pinned host memory, for those that do not fit on a GPU");
 }
 
 Status want_workers(Connection& connection, const WorkerFlags& flags) {
@@ -108,8 +126,9 @@ Status want_workers(Connection& connection, const WorkerFlags& flags) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int processes = flags.workers * flags.tensor_parallel;
   const int threads = flags.threads > 0 ? flags.threads : std::max(1, cores / processes);
-  return connection.local()->want_workers(
-      {flags.workers, threads, flags.tensor_parallel, flags.device});
+  return connection.local()->want_workers({flags.workers, threads, flags.tensor_parallel,
+                                           flags.device, flags.memory_limit,
+                                           flags.activation_memory, flags.host_activation_memory});
 }
 
 }  // namespace bitalloc::cli

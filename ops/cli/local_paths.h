@@ -24,6 +24,8 @@ struct LocalPaths {
   std::filesystem::path redis_lock() const { return redis / "writer.lock"; }
   std::filesystem::path service_file() const { return run / "service.json"; }
   std::filesystem::path workers_file() const { return run / "workers.json"; }
+  std::filesystem::path http_file() const { return run / "http.json"; }
+  std::filesystem::path http_token() const { return home / "http.token"; }
   std::filesystem::path process_file(const std::string& name) const {
     return run / (name + ".pid");
   }

@@ -6,8 +6,10 @@
 #include <thread>
 
 #include "common/files.h"
+#include "common/secret_file.h"
 #include "ops/cli/process.h"
 #include "ops/cli/settings.h"
+#include "ops/cli/tcp_address.h"
 
 namespace bitalloc::cli {
 namespace fs = std::filesystem;
@@ -41,7 +43,8 @@ Json read_service_file(const LocalPaths& paths) {
   return json.ok() ? *json : Json();
 }
 
-Result<std::unique_ptr<LocalService>> LocalService::attach(const fs::path& home) {
+Result<std::unique_ptr<LocalService>> LocalService::attach(const fs::path& home,
+                                                           const DoorRequest& doors) {
   const LocalPaths paths = local_paths(home);
   BA_RETURN_IF_ERROR(make_folders(paths));
   BA_ASSIGN_OR_RETURN(FileLock clients, FileLock::open(paths.clients_lock()));
@@ -50,7 +53,7 @@ Result<std::unique_ptr<LocalService>> LocalService::attach(const fs::path& home)
                        paths.clients_lock().string(),
                        fmt::format("see {}", paths.log("supervisor").string()));
   }
-  std::unique_ptr<LocalService> service(new LocalService(paths, std::move(clients)));
+  std::unique_ptr<LocalService> service(new LocalService(paths, doors, std::move(clients)));
   BA_RETURN_IF_ERROR(service->start_if_missing());
   BA_RETURN_IF_ERROR(service->wait_until_running());
   return service;
@@ -74,8 +77,10 @@ Status LocalService::start_if_missing() {
   std::error_code ignored;
   fs::remove(paths_.service_file(), ignored);
   fs::remove(paths_.workers_file(), ignored);  // of earlier commands; see ensure()
+  fs::remove(paths_.http_file(), ignored);
   SpawnOptions options;
-  options.arguments = {this_program().string(), kSupervise, paths_.home.string()};
+  options.arguments = {this_program().string(), kSupervise, paths_.home.string(),
+                       to_json(doors_).dump()};
   options.output = paths_.log("supervisor");
   options.detach = true;
   BA_RETURN_IF_ERROR(spawn(options));
@@ -94,7 +99,7 @@ Status LocalService::wait_until_running() {
   while (true) {
     const Json service = read_service_file(paths_);
     const std::string state = state_of(service);
-    if (state == "running") return {};
+    if (state == "running") return check_doors(service);
     if (state == "failed") return error_from_json(service["error"]);
     if (Clock::now() > deadline) {
       return unavailable("the local service does not get ready", paths_.logs.string(),
@@ -104,6 +109,15 @@ Status LocalService::wait_until_running() {
   }
 }
 
+// Another command may have started the service.
+Status LocalService::check_doors(const Json& service) const {
+  if (doors_ == DoorRequest()) return {};
+  if (doors_from_json(service.value("doors", Json())) == doors_) return {};
+  return unavailable("the service of this home runs already, and listens elsewhere",
+                     paths_.service_file().string(),
+                     "end the other `bitalloc` commands of this home, then try again");
+}
+
 Status LocalService::ensure() {
   if (!is_supervised(paths_)) {
     const Json service = read_service_file(paths_);
@@ -111,6 +125,7 @@ Status LocalService::ensure() {
     BA_RETURN_IF_ERROR(start_if_missing());
   }
   BA_RETURN_IF_ERROR(wait_until_running());
+  if (!wanted_http_.address.empty()) BA_RETURN_IF_ERROR(want_http(wanted_http_));
   return want_workers(wanted_);
 }
 
@@ -124,6 +139,29 @@ Status LocalService::want_workers(const WorkerRequest& request) {
   }
   if (read_worker_request(paths_.workers_file()).count >= request.count) return {};
   return write_file_atomically(paths_.workers_file(), to_json(request).dump() + "\n");
+}
+
+Status LocalService::want_http(const HttpRequest& request) {
+  wanted_http_ = request;
+  const HttpRequest served = read_http_request(paths_.http_file());
+  if (served == request) return {};
+  BA_ASSIGN_OR_RETURN(const TcpAddress address, TcpAddress::parse(request.address));
+  if (served.address != request.address && !address.is_free()) {
+    return invalid_argument(fmt::format("{} is taken by another program", request.address),
+                            "--http", "choose another port");
+  }
+  BA_RETURN_IF_ERROR(make_secret_file(paths_.http_token(), random_secret()));
+  BA_RETURN_IF_ERROR(write_file_atomically(paths_.http_file(), to_json(request).dump() + "\n"));
+  const auto deadline = Clock::now() + kStartLimit;
+  while (!address.accepts_connections()) {
+    BA_RETURN_IF_ERROR(wait_until_running());
+    if (Clock::now() > deadline) {
+      return unavailable(fmt::format("nothing answers at {}", request.address), "--http",
+                         fmt::format("see {}", paths_.log("coordinator").string()));
+    }
+    std::this_thread::sleep_for(10ms);
+  }
+  return {};
 }
 
 // The supervisor takes clients.lock exclusively when nobody is attached, and frees supervisor.lock

@@ -24,6 +24,7 @@ Environment: BITALLOC_HOME, BITALLOC_SERVER, NO_COLOR, …; settings also in bit
 void add_commands(CommandLine& line) {
   add_search_commands(line);
   add_serve_command(line);
+  add_keys_commands(line);
   add_queue_commands(line);
   add_budget_commands(line);
   add_validate_command(line);
@@ -95,6 +96,12 @@ CLI::App* add_command(CommandLine& line, CLI::App& parent, const std::string& na
         ->envname("BITALLOC_SERVER");
     command->add_option("--home", line.context.home, "folder of local mode")
         ->envname("BITALLOC_HOME");
+    command->add_option("--key", line.context.key, "file of your key, for --server tcp://…")
+        ->envname("BITALLOC_KEY");
+    command
+        ->add_option("--server-public-key", line.context.server_public_key,
+                     "the service's server.pub, for --server tcp://…")
+        ->envname("BITALLOC_SERVER_PUBLIC_KEY");
   }
   return command;
 }
@@ -107,8 +114,8 @@ void on_run(CommandLine& line, CLI::App* command, Handler handler) {
 }  // namespace bitalloc::cli
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::strcmp(argv[1], bitalloc::cli::kSupervise) == 0) {
-    return bitalloc::cli::supervise(argv[2]);
+  if (argc == 4 && std::strcmp(argv[1], bitalloc::cli::kSupervise) == 0) {
+    return bitalloc::cli::supervise(argv[2], argv[3]);
   }
   return bitalloc::cli::run(argc, argv);
 }

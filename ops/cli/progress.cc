@@ -28,6 +28,7 @@ std::string status_text(const Json& status) {
   std::string text = fmt::format("{}, {:.0f} % ({} of {} units)", status.value("state", "unknown"),
                                  100 * status.value("progress", 0.0), units.value("done", 0),
                                  units.value("total", 0));
+  if (units.value("failed", 0) > 0) text += fmt::format(", {} failed", units.value("failed", 0));
   if (status.contains("eta_seconds")) text += eta_text(status["eta_seconds"]);
   const Json why = status.value("why_pending", Json());
   if (why.is_string()) text += ": " + why.get<std::string>();

@@ -14,8 +14,19 @@ namespace bitalloc::cli {
 namespace fs = std::filesystem;
 namespace {
 
-const std::set<std::string> kSettings = {"server", "home",  "workers", "threads",
-                                         "device", "dtype", "python",  "recipes"};
+const std::set<std::string> kSettings = {"server",
+                                         "server_public_key",
+                                         "key",
+                                         "home",
+                                         "workers",
+                                         "threads",
+                                         "device",
+                                         "dtype",
+                                         "python",
+                                         "recipes",
+                                         "memory_limit",
+                                         "activation_memory",
+                                         "host_activation_memory"};
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -51,9 +62,8 @@ Status apply_settings(const YAML::Node& root, const std::string& file) {
     const std::string key = entry.first.as<std::string>();
     const std::string where = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
     if (!kSettings.contains(key) || !entry.second.IsScalar()) {
-      return invalid_argument(
-          fmt::format("{}: '{}' is not a setting with one value", where, key), where,
-          "settings are: server, home, workers, threads, device, dtype, python, recipes");
+      return invalid_argument(fmt::format("{}: '{}' is not a setting with one value", where, key),
+                              where, fmt::format("settings are: {}", fmt::join(kSettings, ", ")));
     }
     std::string variable = "BITALLOC_" + key;
     std::transform(variable.begin(), variable.end(), variable.begin(),

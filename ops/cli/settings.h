@@ -11,8 +11,9 @@ namespace bitalloc::cli {
 
 // Puts the settings of bitalloc.yaml into those BITALLOC_* variables of the environment that are
 // not set. The file is BITALLOC_CONFIG, else ./bitalloc.yaml, else
-// ~/.config/bitalloc/bitalloc.yaml. Keys: server, home, workers, threads, device, dtype, python,
-// recipes. Errors: kInvalidArgument naming file:line and key.
+// ~/.config/bitalloc/bitalloc.yaml. Keys: server, server_public_key, key (files), home, workers,
+// threads, device, dtype, python, recipes, memory_limit, activation_memory, host_activation_memory.
+// Errors: kInvalidArgument naming file:line and key.
 Status apply_settings_file();
 
 // BITALLOC_HOME, else $XDG_DATA_HOME/bitalloc, else ~/.local/share/bitalloc.

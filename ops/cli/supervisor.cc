@@ -18,6 +18,7 @@
 
 #include "common/files.h"
 #include "ops/cli/file_lock.h"
+#include "ops/cli/key_store.h"
 #include "ops/cli/process.h"
 #include "ops/cli/settings.h"
 
@@ -62,6 +63,27 @@ std::string last_line(const fs::path& file) {
 
 // For the other ranks to see that one has ended, to report it and to end themselves.
 constexpr auto kRankPatience = 6s;
+// A file of commands; null when it is missing or malformed.
+Json read_request(const fs::path& file) {
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) return {};
+  const Result<std::string> text = read_file(file, 1 << 16);
+  if (!text.ok()) return {};
+  const Result<Json> json = parse_json(*text, file.string());
+  return json.ok() ? *json : Json();
+}
+
+void add_memory_arguments(const WorkerRequest& asked, std::vector<std::string>& arguments) {
+  const std::pair<const char*, const std::string&> sizes[] = {
+      {"--memory-limit", asked.memory_limit},
+      {"--activation-memory", asked.activation_memory},
+      {"--host-activation-memory", asked.host_activation_memory}};
+  for (const auto& [flag, size] : sizes) {
+    if (!size.empty()) arguments.insert(arguments.end(), {flag, size});
+  }
+  arguments.insert(arguments.end(),
+                   {"--machine-workers", fmt::format("{}", asked.count * asked.tensor_parallel)});
+}
 
 // One child that is kept alive.
 struct Child {
@@ -84,19 +106,25 @@ struct Child {
 
 class Supervisor {
  public:
-  Supervisor(LocalPaths paths, FileLock own, FileLock clients)
-      : paths_(std::move(paths)), own_(std::move(own)), clients_(std::move(clients)) {}
+  Supervisor(LocalPaths paths, DoorRequest doors, FileLock own, FileLock clients)
+      : paths_(std::move(paths)),
+        doors_(std::move(doors)),
+        own_(std::move(own)),
+        clients_(std::move(clients)) {}
 
   int run();
 
  private:
   Status prepare();
   Status write_redis_configuration() const;
+  std::vector<std::string> door_arguments() const;
   void add_children();
+  std::vector<std::string> coordinator_command() const;
   void follow_worker_request();
   Child& add_rank(const std::string& name, const WorkerRequest& asked, int rank,
                   const fs::path& rendezvous);
   void add_worker(int index, const WorkerRequest& asked);
+  void follow_http_request();
   bool may_start(const Child& child) const;
   void start_due_children();
   void start(Child& child);
@@ -111,11 +139,13 @@ class Supervisor {
   void finish();
 
   LocalPaths paths_;
+  DoorRequest doors_;
   FileLock own_;      // supervisor.lock
   FileLock clients_;  // clients.lock
   FileLock writer_;   // redis/writer.lock
   std::vector<std::unique_ptr<Child>> children_;
   WorkerRequest workers_;
+  HttpRequest http_;  // as the coordinator has it
   std::string state_ = "starting";
   std::optional<Error> error_;
   std::string published_;
@@ -160,6 +190,47 @@ Status Supervisor::prepare() {
   return write_redis_configuration();
 }
 
+// Of the coordinator.
+std::vector<std::string> Supervisor::door_arguments() const {
+  std::vector<std::string> arguments;
+  const auto add = [&](const std::string& flag, const std::string& value) {
+    arguments.push_back(flag);
+    arguments.push_back(value);
+  };
+  if (!doors_.listen.empty()) add("--client-endpoint", doors_.listen);
+  if (!doors_.listen_workers.empty()) add("--worker-endpoint", doors_.listen_workers);
+  if (!arguments.empty()) {
+    add("--server-key", (keys_folder(paths_.home) / "server.key").string());
+    add("--allow", allow_list_file(paths_.home).string());
+  }
+  for (const std::string& root : doors_.model_roots) add("--model-root", root);
+  return arguments;
+}
+
+std::vector<std::string> Supervisor::coordinator_command() const {
+  std::vector<std::string> command = {program_beside("bitalloc-coordinator").string(),
+                                      "--client-endpoint",
+                                      paths_.client_endpoint(),
+                                      "--worker-endpoint",
+                                      paths_.worker_endpoint(),
+                                      "--redis",
+                                      "unix://" + paths_.redis_socket().string(),
+                                      "--checkpoint-dir",
+                                      paths_.searches.string(),
+                                      "--log-file",
+                                      paths_.log("coordinator").string(),
+                                      "--take-over"};
+  const std::vector<std::string> doors = door_arguments();
+  command.insert(command.end(), doors.begin(), doors.end());
+  if (http_.address.empty()) return command;
+  for (const std::string& flag : {std::string("--http"), http_.address,
+                                  std::string("--http-token-file"), paths_.http_token().string()}) {
+    command.push_back(flag);
+  }
+  if (http_.read_only) command.push_back("--http-read-only");
+  return command;
+}
+
 void Supervisor::add_children() {
   auto redis = std::make_unique<Child>();
   redis->name = "redis";
@@ -170,18 +241,7 @@ void Supervisor::add_children() {
 
   auto coordinator = std::make_unique<Child>();
   coordinator->name = "coordinator";
-  coordinator->arguments = {program_beside("bitalloc-coordinator").string(),
-                            "--client-endpoint",
-                            paths_.client_endpoint(),
-                            "--worker-endpoint",
-                            paths_.worker_endpoint(),
-                            "--redis",
-                            "unix://" + paths_.redis_socket().string(),
-                            "--checkpoint-dir",
-                            paths_.searches.string(),
-                            "--log-file",
-                            paths_.log("coordinator").string(),
-                            "--take-over"};
+  coordinator->arguments = coordinator_command();
   children_.push_back(std::move(redis));
   children_.push_back(std::move(coordinator));
   for (auto& child : children_) child->output = paths_.logs / (child->name + ".out");
@@ -202,6 +262,7 @@ Child& Supervisor::add_rank(const std::string& name, const WorkerRequest& asked,
                        kWorkerGraceSeconds,
                        "--log-file",
                        paths_.log(name).string()};
+  add_memory_arguments(asked, worker->arguments);
   if (asked.tensor_parallel > 1) {
     for (const std::string& argument :
          {std::string("--tp"), fmt::format("{}", asked.tensor_parallel), std::string("--rank"),
@@ -230,6 +291,18 @@ void Supervisor::follow_worker_request() {
   const WorkerRequest asked = read_worker_request(paths_.workers_file());
   for (int i = workers_.count; i < asked.count; ++i) add_worker(i, asked);
   if (asked.count > workers_.count) workers_ = asked;
+}
+
+// A coordinator loses nothing when it is stopped, so that changed flags are a new coordinator.
+void Supervisor::follow_http_request() {
+  const HttpRequest asked = read_http_request(paths_.http_file());
+  if (asked == http_ || asked.address.empty()) return;
+  http_ = asked;
+  for (auto& child : children_) {
+    if (child->name != "coordinator") continue;
+    stop(*child);
+    child->arguments = coordinator_command();
+  }
 }
 
 bool Supervisor::may_start(const Child& child) const {
@@ -346,6 +419,8 @@ void Supervisor::publish() {
                      {"worker_endpoint", paths_.worker_endpoint()},
                      {"redis_socket", paths_.redis_socket().string()},
                      {"workers", to_json(workers_)},
+                     {"doors", to_json(doors_)},
+                     {"http", to_json(http_)},
                      {"processes", processes},
                      {"restarts", restarts},
                      {"error", error_.has_value() ? error_to_json(*error_) : Json()}};
@@ -405,6 +480,7 @@ int Supervisor::run() {
     if (error_.has_value() || stop_asked != 0) break;
     if (clients_.try_lock(FileLock::Mode::kExclusive)) break;
     follow_worker_request();
+    follow_http_request();
     start_due_children();
     std::this_thread::sleep_for(state_ == "starting" ? kStartTick : kTick);
     bury_dead_children();
@@ -421,25 +497,57 @@ Json to_json(const WorkerRequest& request) {
   return {{"count", request.count},
           {"threads", request.threads},
           {"tp", request.tensor_parallel},
-          {"device", request.device}};
+          {"device", request.device},
+          {"memory_limit", request.memory_limit},
+          {"activation_memory", request.activation_memory},
+          {"host_activation_memory", request.host_activation_memory}};
 }
 
 WorkerRequest read_worker_request(const fs::path& file) {
-  std::error_code ignored;
-  if (!fs::exists(file, ignored)) return {};
-  Result<std::string> text = read_file(file, 1 << 16);
-  if (!text.ok()) return {};
-  const Result<Json> json = parse_json(*text, file.string());
-  if (!json.ok()) return {};
-  const auto count = json_field_or<int>(*json, "count", "workers", 0);
-  const auto threads = json_field_or<int>(*json, "threads", "workers", 0);
-  const auto ranks = json_field_or<int>(*json, "tp", "workers", 1);
-  const auto device = json_field_or<std::string>(*json, "device", "workers", "auto");
+  const Json json = read_request(file);
+  const auto count = json_field_or<int>(json, "count", "workers", 0);
+  const auto threads = json_field_or<int>(json, "threads", "workers", 0);
+  const auto ranks = json_field_or<int>(json, "tp", "workers", 1);
+  const auto device = json_field_or<std::string>(json, "device", "workers", "auto");
   if (!count.ok() || !threads.ok() || !ranks.ok() || !device.ok()) return {};
-  return {*count, *threads, *ranks, *device};
+  WorkerRequest request = {*count, *threads, *ranks, *device, "", "", ""};
+  for (auto [key, size] : {std::pair{"memory_limit", &request.memory_limit},
+                           std::pair{"activation_memory", &request.activation_memory},
+                           std::pair{"host_activation_memory", &request.host_activation_memory}}) {
+    const auto text = json_field_or<std::string>(json, key, "workers", "");
+    if (!text.ok()) return {};
+    *size = *text;
+  }
+  return request;
 }
 
-int supervise(const fs::path& home) {
+Json to_json(const DoorRequest& doors) {
+  return {{"listen", doors.listen},
+          {"listen_workers", doors.listen_workers},
+          {"model_roots", doors.model_roots}};
+}
+
+DoorRequest doors_from_json(const Json& json) {
+  const auto listen = json_field_or<std::string>(json, "listen", "doors", "");
+  const auto workers = json_field_or<std::string>(json, "listen_workers", "doors", "");
+  const auto roots = json_field_or<std::vector<std::string>>(json, "model_roots", "doors", {});
+  if (!listen.ok() || !workers.ok() || !roots.ok()) return {};
+  return {*listen, *workers, *roots};
+}
+
+Json to_json(const HttpRequest& request) {
+  return {{"address", request.address}, {"read_only", request.read_only}};
+}
+
+HttpRequest read_http_request(const fs::path& file) {
+  const Json json = read_request(file);
+  const auto address = json_field_or<std::string>(json, "address", "http", "");
+  const auto read_only = json_field_or<bool>(json, "read_only", "http", false);
+  if (!address.ok() || !read_only.ok()) return {};
+  return {*address, *read_only};
+}
+
+int supervise(const fs::path& home, const std::string& doors) {
   ::signal(SIGINT, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);
@@ -452,7 +560,10 @@ int supervise(const fs::path& home) {
   Result<FileLock> clients = FileLock::open(paths.clients_lock());
   if (!own.ok() || !clients.ok()) return kSuperviseFailed;
   if (!own->try_lock(FileLock::Mode::kExclusive)) return 0;  // somebody supervises already
-  return Supervisor(paths, std::move(own).value(), std::move(clients).value()).run();
+  const Result<Json> asked = parse_json(doors, "doors");
+  return Supervisor(paths, asked.ok() ? doors_from_json(*asked) : DoorRequest(),
+                    std::move(own).value(), std::move(clients).value())
+      .run();
 }
 
 }  // namespace bitalloc::cli

@@ -52,6 +52,7 @@ UnitResult pseudo_result(const SearchSpec& spec, const UnitId& unit, const Token
 
 FakeWorker::FakeWorker(FakeWorkerOptions options)
     : options_(std::move(options)), socket_(context_, Socket::Kind::kDealer) {
+  if (options_.keys.has_value()) socket_.use_curve(*options_.keys);
   BA_CHECK(socket_.connect(options_.endpoint).ok(), "cannot connect");
   thread_ = std::thread([this] { run(); });
 }
@@ -83,7 +84,9 @@ void FakeWorker::send(const std::string& type, Json header) {
 }
 
 void FakeWorker::hello() {
-  send("hello", {{"host", "test"}, {"pid", 1}, {"device", "none"}, {"threads", 1}});
+  Json header = {{"host", "test"}, {"pid", 1}, {"device", "none"}, {"threads", 1}};
+  header.update(options_.hello);
+  send("hello", std::move(header));
   ready();
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -25,12 +26,14 @@ UnitResult pseudo_result(const SearchSpec& spec, const UnitId& unit, const Token
 struct FakeWorkerOptions {
   std::string endpoint;
   std::string epoch;
+  std::optional<CurveClient> keys;  // for tcp://
   int credits = 2;
   int unit_ms = 5;
-  bool send_twice = false;     // every result
-  std::string fail_code;       // every unit fails with this error code instead
-  bool retryable = false;      // of those failures
-  int fail_first = 1'000'000;  // how many units fail
+  bool send_twice = false;      // every result
+  std::string fail_code;        // every unit fails with this error code instead
+  bool retryable = false;       // of those failures
+  int fail_first = 1'000'000;   // how many units fail
+  Json hello = Json::object();  // more fields of its hello
 };
 
 class FakeWorker {

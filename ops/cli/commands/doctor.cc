@@ -6,6 +6,7 @@
 
 #include "ops/cli/connection.h"
 #include "ops/cli/data.h"
+#include "ops/cli/key_store.h"
 #include "ops/cli/output.h"
 #include "ops/cli/process.h"
 #include "ops/cli/recipe.h"
@@ -86,6 +87,32 @@ Finding recipes() {
           "set BITALLOC_RECIPES to the folder of recipes"};
 }
 
+// The keys of this home: readable, secret, and belonging together. None is fine for ipc://.
+Finding keys(const Context& context) {
+  const fs::path folder = keys_folder(context.home);
+  const std::string mend = "`bitalloc keys --help` says how keys are made and where they belong";
+  const auto problem = [&](const Error& error) {
+    return Finding{"keys", false, error.message, error.hint.empty() ? mend : error.hint};
+  };
+  const auto connection = connection_keys(context);
+  if (!connection.ok()) return problem(connection.error());
+  std::error_code ignored;
+  int secrets = 0;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() != ".key") continue;
+    const Result<NamedKey> key = read_secret_key(entry.path());
+    if (!key.ok()) return problem(key.error());
+    ++secrets;
+  }
+  const auto allowed = allowed_keys(allow_list_file(context.home));
+  if (!allowed.ok()) return problem(allowed.error());
+  return {"keys", true,
+          fmt::format("{} secret keys and {} allowed ones in {}{}", secrets, allowed->size(),
+                      folder.string(),
+                      connection->has_value() ? "; the service is spoken to with keys" : ""),
+          ""};
+}
+
 // A service that answers, with a Redis that keeps what it has acknowledged.
 Finding service(const Context& context) {
   const auto connection = Connection::open(context);
@@ -119,6 +146,7 @@ std::vector<Finding> examine(const Context& context) {
       device(),
       home(context),
       disk(context),
+      keys(context),
       service(context)};
 }
 
@@ -146,7 +174,8 @@ void add_doctor_command(CommandLine& line) {
   const Context& context = line.context;
   CLI::App* command =
       add_command(line, line.app, "doctor", "check the set-up and say how to mend it",
-                  "examples:\n  bitalloc doctor\n  bitalloc doctor --server ipc:///run/b.sock");
+                  "examples:\n  bitalloc doctor\n  bitalloc doctor --server tcp://service:7600 "
+                  "--key ann.key --server-public-key server.pub");
   on_run(line, command, [&context] { return doctor(context); });
 }
 

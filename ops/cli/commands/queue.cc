@@ -56,6 +56,21 @@ Result<int> list(const Context& context) {
   return kExitOk;
 }
 
+// What went wrong with the units that are set aside.
+std::string failed_units_lines(const Json& status) {
+  const Json rows = status.value("failed_units", Json::array());
+  std::string text;
+  for (const Json& row : rows) {
+    const int attempts = row.value("attempts", 0) + row.value("losses", 0);
+    text += fmt::format("\n  failed: {}, {} times, last on worker {}: {}", text_of(row, "unit"),
+                        attempts, text_of(row, "worker"),
+                        text_of(row.value("error", Json::object()), "message"));
+  }
+  const size_t all = status.value("units", Json::object()).value("failed", size_t{0});
+  if (all > rows.size()) text += fmt::format("\n  and {} more", all - rows.size());
+  return text;
+}
+
 std::string status_lines(const Json& status) {
   std::string text = fmt::format("{}: {}", text_of(status, "id"), status_text(status));
   text += fmt::format("\n  model {}, priority {}, fingerprint {}", text_of(status, "model"),
@@ -63,6 +78,7 @@ std::string status_lines(const Json& status) {
   if (status.contains("error") && status["error"].is_object()) {
     text += "\n  error: " + text_of(status["error"], "message");
   }
+  text += failed_units_lines(status);
   return text;
 }
 
@@ -120,12 +136,15 @@ std::string workers_text(const Json& workers) {
                {"tp", Table::Align::kRight},
                {"state"},
                {"units", Table::Align::kRight},
+               {"done", Table::Align::kRight},
+               {"model switches", Table::Align::kRight},
                {"epoch"}});
   for (const Json& worker : workers) {
     const Json units = worker.value("units", Json());
     table.add({text_of(worker, "host"), text_of(worker, "pid"), text_of(worker, "device"),
                text_of(worker, "tp"), text_of(worker, "state"),
                units.is_array() ? fmt::format("{}", units.size()) : text_of(worker, "units"),
+               text_of(worker, "units_done"), text_of(worker, "model_switches"),
                text_of(worker, "epoch")});
   }
   return table.text();
@@ -167,7 +186,7 @@ void add_queue_commands(CommandLine& line) {
       {"status", "how a search stands"},
       {"cancel", "stop a search; what is done stays"},
       {"pause", "hand out no more of a search's units"},
-      {"resume", "go on with a paused search"}};
+      {"resume", "go on with a paused search; failed units get new attempts"}};
   for (const auto& [name, description] : acts) {
     command = add_id_command(line, name, description, id);
     on_run(line, command, [id, &context, type = std::string(name)] {

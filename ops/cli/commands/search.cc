@@ -30,7 +30,7 @@ constexpr const char* kSubmitExamples = R"(examples:
 struct Submission {
   bool follow = false;
   bool dry_run = false;
-  int priority = 0;
+  Rank rank;
 };
 
 void add_input_options(CLI::App* c, SearchFlags& f) {
@@ -91,7 +91,7 @@ Status check_output(const std::string& output) {
 // The status after the search is in the service, with what `start` knows of it.
 Result<Json> submit_search(Connection& connection, const SearchFlags& flags,
                            const SearchInputs& inputs, const std::optional<Checkpoint>& start,
-                           int priority) {
+                           const Rank& rank) {
   std::string id = flags.id;
   if (start.has_value()) {
     Checkpoint named = *start;
@@ -99,7 +99,7 @@ Result<Json> submit_search(Connection& connection, const SearchFlags& flags,
     id = named.id;
     BA_RETURN_IF_ERROR(connection.request("import", Json::object(), {serialize(named)}));
   }
-  return submit_spec(connection, id, inputs.spec, submit_blobs(inputs), priority);
+  return submit_spec(connection, id, inputs.spec, submit_blobs(inputs), rank);
 }
 
 // result.json and checkpoint.json in `output`.
@@ -184,7 +184,7 @@ Result<int> run_search(const Context& context, const SearchFlags& flags,
   BA_RETURN_IF_ERROR(check_output(flags.output));
   describe(inputs);
   BA_ASSIGN_OR_RETURN(const auto connection, Connection::open(context));
-  BA_ASSIGN_OR_RETURN(const Json status, submit_search(*connection, flags, inputs, start, 0));
+  BA_ASSIGN_OR_RETURN(const Json status, submit_search(*connection, flags, inputs, start, {}));
   BA_ASSIGN_OR_RETURN(const auto id, json_field<std::string>(status, "id", "status"));
   if (status.value("state", "") == "paused") {
     BA_RETURN_IF_ERROR(connection->ask("resume", {{"id", id}}));
@@ -212,7 +212,7 @@ Result<int> run_submit(const Context& context, const SearchFlags& flags,
   }
   BA_ASSIGN_OR_RETURN(const auto connection, Connection::open(context));
   BA_ASSIGN_OR_RETURN(const Json status,
-                      submit_search(*connection, flags, inputs, std::nullopt, submission.priority));
+                      submit_search(*connection, flags, inputs, std::nullopt, submission.rank));
   BA_ASSIGN_OR_RETURN(const auto id, json_field<std::string>(status, "id", "status"));
   if (submission.follow) {
     BA_RETURN_IF_ERROR(want_workers(*connection, workers));
@@ -257,8 +257,13 @@ void add_search_commands(CommandLine& line) {
       add_command(line, line.app, "submit", "hand a search to a service", kSubmitExamples);
   add_input_options(submit, *flags);
   add_worker_options(submit, *workers);
-  submit->add_option("--priority", submission->priority, "higher goes first")
+  submit->add_option("--priority", submission->rank.priority, "higher goes first")
       ->capture_default_str();
+  submit
+      ->add_option("--share", submission->rank.share,
+                   "of the workers' time, relative to other searches of this priority")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 100.0));
   submit->add_flag("--follow", submission->follow, "stay until it ends");
   submit->add_flag("--dry-run", submission->dry_run, "only say what it would cost");
   on_run(line, submit, [=, &context] {
