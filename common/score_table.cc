@@ -108,24 +108,7 @@ Result<UnitResult> unpack_unit_result(const UnitId& unit, std::string_view bytes
 }
 
 ScoreTable::ScoreTable(const SearchSpec& spec)
-    : spec_(spec),
-      units_(plan_units(spec)),
-      results_(units_.size()),
-      calibrations_(spec.needs_calibration() ? static_cast<size_t>(spec.num_calibration_batches())
-                                             : 0) {}
-
-// Where plan_units() has put it; the comparison refuses what it has not.
-size_t ScoreTable::slot(const UnitId& unit) const {
-  const auto batch = static_cast<size_t>(unit.batch.value);
-  size_t index = batch;
-  if (unit.kind == UnitKind::kScore) {
-    const int64_t units_a_batch =
-        (spec_.num_rows() + spec_.sites_per_unit - 1) / spec_.sites_per_unit;
-    index = calibrations_ + static_cast<size_t>(units_a_batch) * (batch + 1) - 1 -
-            static_cast<size_t>(unit.row_begin / spec_.sites_per_unit);
-  }
-  return index < units_.size() && units_[index] == unit ? index : units_.size();
-}
+    : spec_(spec), layout_(spec), units_(plan_units(spec)), results_(units_.size()) {}
 
 size_t ScoreTable::sequences_of(const UnitId& unit) const {
   return unit.kind == UnitKind::kScore ? static_cast<size_t>(spec_.batch_size(unit.batch)) : 0;
@@ -151,31 +134,31 @@ ScoreTable::Numbers ScoreTable::numbers(const UnitResult& result) const {
 }
 
 ScoreTable::Added ScoreTable::add(const UnitResult& result) {
-  const size_t index = slot(result.unit);
-  BA_CHECK(index < units_.size(), "a result for a unit outside the plan");
-  if (results_[index] != nullptr) {
+  const auto slot = layout_.slot(result.unit);
+  BA_CHECK(slot.has_value(), "a result for a unit outside the plan");
+  if (results_[*slot] != nullptr) {
     const UnitResult first = this->result(result.unit);
     const bool equal =
         first.sums == result.sums && first.tokens == result.tokens && first.amax == result.amax;
     return equal ? Added::kDuplicate : Added::kConflict;
   }
-  results_[index] = numbers(result);
-  calibrations_done_ += index < calibrations_ ? 1 : 0;
+  results_[*slot] = numbers(result);
+  if (result.unit.kind == UnitKind::kCalibrate) ++calibrations_done_;
   ++done_;
   return Added::kNew;
 }
 
-bool ScoreTable::planned(const UnitId& unit) const { return slot(unit) < units_.size(); }
+bool ScoreTable::planned(const UnitId& unit) const { return layout_.slot(unit).has_value(); }
 
 bool ScoreTable::has(const UnitId& unit) const {
-  const size_t index = slot(unit);
-  return index < units_.size() && results_[index] != nullptr;
+  const auto slot = layout_.slot(unit);
+  return slot && results_[*slot] != nullptr;
 }
 
 UnitResult ScoreTable::result(const UnitId& unit) const {
-  const size_t index = slot(unit);
-  BA_CHECK(index < units_.size() && results_[index] != nullptr, "no result for this unit");
-  const double* values = results_[index].get();
+  const auto slot = layout_.slot(unit);
+  BA_CHECK(slot && results_[*slot] != nullptr, "no result for this unit");
+  const double* values = results_[*slot].get();
   UnitResult result;
   result.unit = unit;
   if (unit.kind == UnitKind::kCalibrate) {
@@ -188,13 +171,12 @@ UnitResult ScoreTable::result(const UnitId& unit) const {
   return result;
 }
 
-bool ScoreTable::calibrated() const { return calibrations_done_ == calibrations_; }
-
 std::vector<float> ScoreTable::amax() const {
   BA_CHECK(calibrated(), "calibration is not finished");
   if (!spec_.amax.empty()) return spec_.amax;
-  std::vector<float> largest(2 * spec_.sites.size(), calibrations_ > 0 ? 0.0f : 448.0f);
-  for (size_t unit = 0; unit < calibrations_; ++unit) {
+  const size_t calibrations = layout_.num_calibration_units();
+  std::vector<float> largest(2 * spec_.sites.size(), calibrations > 0 ? 0.0f : 448.0f);
+  for (size_t unit = 0; unit < calibrations; ++unit) {
     for (size_t i = 0; i < largest.size(); ++i) {
       largest[i] = std::max(largest[i], static_cast<float>(results_[unit][i]));
     }
@@ -204,7 +186,7 @@ std::vector<float> ScoreTable::amax() const {
 
 Score ScoreTable::score(int64_t row, CandidateIndex column, Metric metric) const {
   std::vector<std::pair<double, int64_t>> sequences;  // Σ metric and tokens of each
-  for (size_t index = calibrations_; index < units_.size(); ++index) {
+  for (size_t index = layout_.num_calibration_units(); index < units_.size(); ++index) {
     const UnitId& unit = units_[index];
     if (results_[index] == nullptr || row < unit.row_begin || row >= unit.row_end) continue;
     const double* values = results_[index].get();

@@ -58,7 +58,8 @@ class ScoreTable {
   bool has(const UnitId& unit) const;
   int64_t units_total() const { return static_cast<int64_t>(units_.size()); }
   int64_t units_done() const { return done_; }
-  bool calibrated() const;  // every calibration batch is in
+  // Every calibration batch is in.
+  bool calibrated() const { return calibrations_done_ == layout_.num_calibration_units(); }
   bool complete() const { return done_ == units_total(); }
   const std::vector<UnitId>& units() const { return units_; }
   // The result of a unit that `has`.
@@ -76,15 +77,14 @@ class ScoreTable {
   // doubles, and how many there are of each follows from the unit and the spec. Null: none yet.
   using Numbers = std::shared_ptr<const double[]>;  // shared by copies of the table
 
-  size_t slot(const UnitId& unit) const;  // index into units_ and results_; their size: none
   size_t sums_of(const UnitId& unit) const;
   size_t sequences_of(const UnitId& unit) const;
   Numbers numbers(const UnitResult& result) const;
 
   SearchSpec spec_;
+  PlanLayout layout_;
   std::vector<UnitId> units_;
-  std::vector<Numbers> results_;
-  size_t calibrations_ = 0;  // they are the first units
+  std::vector<Numbers> results_;  // in the order of units_
   size_t calibrations_done_ = 0;
   int64_t done_ = 0;
 };

@@ -50,9 +50,9 @@
 //                  (absolute), and which models it holds now
 //   heartbeat     {"epoch", "units": [{"search", "unit", "fence"}], "models"} → `heartbeat` {}; a
 //                  unit listed is renewed; an unknown epoch gets `error` not_found: say hello again
-//   result        {"epoch", "search", "unit", "fence", "seconds", "numerics_version"},
-//                  blob: pack(UnitResult) → `ack` {"search", "unit", "fence"} once Redis has it on
-//                  disk
+//   result        {"epoch", "search", "unit", "fence", "seconds", "numerics_version",
+//                  "fingerprint" of the search's spec}, blob: pack(UnitResult)
+//                  → `ack` {"search", "unit", "fence"} once Redis has it on disk
 //   fail          {"epoch", "search", "unit", "fence", "error": {…}, "retryable": bool} → `ok`
 //   give_back     {"epoch", "search", "unit", "fence"}: it has not begun the unit and will not
 //   bye           {"epoch"} → `ok`

@@ -152,6 +152,14 @@ Status Front::on_result(const wire::Message& message, const WorkerEpoch& epoch) 
     BA_ASSIGN_OR_RETURN(event.numerics_version,
                         json_field<int64_t>(message.header, "numerics_version", "result"));
   }
+  // A search may have been deleted and another one submitted under its name meanwhile.
+  BA_ASSIGN_OR_RETURN(const auto computed_for,
+                      json_field_or<std::string>(message.header, "fingerprint", "result", ""));
+  const Search* search = queue_.find(fields.search);
+  if (search != nullptr && !computed_for.empty() && computed_for != search->fingerprint.sha256) {
+    perform(action::SendRevoke{epoch, fields.search, fields.unit, fields.fence});
+    return {};
+  }
   event.worker = epoch;
   event.search = fields.search;
   event.fence = fields.fence;

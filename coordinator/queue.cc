@@ -51,13 +51,13 @@ double unit_weight(const UnitId& unit, const SearchSpec& spec) {
 
 // ---- the units of a search ----------------------------------------------------------------------
 
-Search::Search(SearchRecord record)
-    : id(std::move(record.id)),
-      spec(std::move(record.spec)),
-      fingerprint(std::move(record.fingerprint)),
+Search::Search(const SearchRecord& record)
+    : id(record.id),
+      spec(record.spec),
+      fingerprint(record.fingerprint),
       numerics_version(numerics_version_of(fingerprint)),
       created_unix(record.created_unix),
-      status(std::move(record.status)),
+      status(record.status),
       fence(record.fence),
       has_tokens(record.has_tokens),
       table(spec),

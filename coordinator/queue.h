@@ -268,7 +268,7 @@ struct UnitTrouble {
 };
 
 struct Search {
-  explicit Search(SearchRecord record);
+  explicit Search(const SearchRecord& record);  // without its results, leases and failures
 
   std::string id;
   SearchSpec spec;

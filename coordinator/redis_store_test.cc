@@ -121,7 +121,7 @@ TEST_F(RedisStoreTest, EverythingComesBackAfterBothWereKilled) {
     (*store)->put({2, PutLease{"s", leased, {WorkerEpoch("w with space"), Fence(4)}}});
     (*store)->put({3, put_result(0)});
     (*store)->put({4, put_result(2)});
-    SearchStatus status{SearchState::kRunning, 7, invalid_argument("why", "field", "hint")};
+    SearchStatus status{SearchState::kRunning, 7, 0.5, invalid_argument("why", "field", "hint")};
     (*store)->put({5, PutStatus{"s", status}});
     ASSERT_TRUE(listener.wait_done(5));
     redis_.signal(SIGKILL);

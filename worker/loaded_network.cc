@@ -32,6 +32,8 @@ class Total {
 int64_t weight_bytes(const Decoder& model) {
   Total total;
   total.add(model.embedding);
+  total.add(model.final_norm.weight);
+  total.add(model.rope_inverse);
   total.add(model.output);
   total.add(model.output_float32);
   for (const Layer& layer : model.layers) {

@@ -81,7 +81,7 @@ class ScorerRunner : public UnitRunner {
     const std::string key = spec.model.weights_sha256 + spec.model.config_sha256 + spec.dtype;
     if (scorer_ && key == key_) return {};
     const auto directory = model_roots_.resolve(spec.model.path);
-    BA_RETURN_IF_ERROR(agree(group_, directory.ok() ? Status() : directory.error()));
+    BA_RETURN_IF_ERROR(agree(group_, directory.ok() ? Status() : not_here(directory.error())));
     scorer_.reset();  // before the next one is loaded: two may not fit
     set_loaded("");
     // Another disk, or another one's cache: ranks may take very differently long.

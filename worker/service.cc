@@ -157,6 +157,7 @@ class WorkerService::Impl {
     report.header["seconds"] = seconds;
     report.header["numerics_version"] = kNumericsVersion;
     if (result.ok()) {
+      report.header["fingerprint"] = fingerprint(work.spec).sha256;
       spdlog::info("unit {} of {}: {:.3f} s", unit, work.search.value, seconds);
       report.blobs.push_back(pack(*result));
     } else {

@@ -178,6 +178,13 @@ TEST_F(ServiceTest, AUnitBecomesAResult) {
   acknowledge(result);
 }
 
+// A `ready` that is lost, or whose unit is taken back before it is sent, must not leave the worker
+// idle for ever.
+TEST_F(ServiceTest, SaysItsCreditsAgainWhenNothingHasChanged) {
+  EXPECT_EQ(expect("ready").header["credits"], 2);
+  EXPECT_EQ(expect("ready").header["credits"], 2);
+}
+
 TEST_F(ServiceTest, AResultIsSentAgainUntilAcknowledged) {
   expect("ready");
   grant(0, 1);

@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "common/files.h"
+#include "common/secret_file.h"
 
 namespace bitalloc {
 namespace fs = std::filesystem;
@@ -97,20 +98,6 @@ Result<std::vector<std::string>> read_only_line(const fs::path& file) {
   return in_file(invalid_argument(fmt::format("{} lines instead of one key", lines.size())), file);
 }
 
-// A key that others can read is no secret. The exception is PostgreSQL's, for the same reason.
-Status check_permissions(const fs::path& file) {
-  struct stat state = {};
-  if (::stat(file.c_str(), &state) != 0) {
-    return invalid_argument(fmt::format("cannot read {}: {}", file.string(), std::strerror(errno)),
-                            file.string());
-  }
-  const mode_t open_to_others = state.st_uid == 0 ? 0027 : 0077;
-  if ((state.st_mode & open_to_others) == 0) return {};
-  return invalid_argument(fmt::format("{} holds a secret key, but others may use it (mode {:04o})",
-                                      file.string(), state.st_mode & 07777),
-                          file.string(), fmt::format("chmod 600 {}", file.string()));
-}
-
 Status write_new_file(const fs::path& file, mode_t mode, const std::string& text) {
   const auto failed = [&](const char* action) {
     return invalid_argument(
@@ -189,12 +176,12 @@ Result<NamedKey> read_public_key(const fs::path& file) {
 }
 
 Result<NamedKey> read_secret_key(const fs::path& file) {
-  BA_RETURN_IF_ERROR(check_permissions(file));
   BA_ASSIGN_OR_RETURN(const std::vector<std::string> words, read_only_line(file));
   if (words[0] != kSecretWord) {
     return invalid_argument(fmt::format("{} holds no secret key", file.string()), file.string(),
                             "give the .key file that `bitalloc keys` made");
   }
+  BA_RETURN_IF_ERROR(check_secret_mode(file));
   Result<NamedKey> key = parse_words({words.begin() + 1, words.end()});
   return key.ok() ? std::move(key) : in_file(std::move(key).error(), file);
 }

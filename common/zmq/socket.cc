@@ -15,6 +15,8 @@ constexpr int kHandshakeMs = 5'000;  // a peer that has not shaken hands by then
 constexpr int kBacklog = 1'024;      // connections that the kernel keeps until we accept them
 constexpr int kKeepAliveIdleS = 60;  // then the kernel asks whether the peer's machine lives
 constexpr int kCurveOverhead = 64;   // bytes that encryption adds to a frame, at most
+constexpr const char* kGiveKeys =
+    "give the service's server.pub and a key that it allows (`bitalloc keys --help`)";
 constexpr size_t kKeptFrames = wire::kMaxFrames + 2;  // routing id, and one more than allowed
 constexpr int kBrokenHandshakes = 3;                  // in a row are no accident
 
@@ -183,13 +185,12 @@ void Socket::note_handshake(int event, uint32_t value) {
              value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
     encrypted_ ? refused("does not use keys, but this side does",
                          "check the address; leave the keys out only on a machine of your own")
-               : refused("asks for a key",
-                         "give the service's server.pub and a key that it allows "
-                         "(`bitalloc keys --help`)");
+               : refused("asks for a key", kGiveKeys);
   } else if (++broken_handshakes_ >= kBrokenHandshakes) {
-    refused("hangs up while shaking hands",
-            encrypted_ ? "is the server's public key the one of this service?"
-                       : "is there a bitalloc service at that address?");
+    // A service that asks for keys often closes before its greeting has been read.
+    encrypted_ ? refused("hangs up while shaking hands",
+                         "is the server's public key the one of this service?")
+               : refused("asks for a key, or is no service of bitalloc", kGiveKeys);
   }
 }
 

@@ -27,7 +27,8 @@ enum class Mutant {
   kTurnsPriorities,  // the lowest is served first
   kForgetsChanges,   // what the store answers about a status is thrown away
   // The worker.
-  kSaysCreditsOnce,  // and not with every heartbeat: a lost message leaves it idle for ever
+  kSaysNoFingerprint,  // a result is taken for another search of the same name
+  kSaysCreditsOnce,    // and not with every heartbeat: a lost message leaves it idle for ever
 };
 
 struct MutantName {
@@ -52,6 +53,7 @@ inline constexpr std::array kMutants = {
     MutantName{Mutant::kIgnoresTicks, "ticks are ignored"},
     MutantName{Mutant::kTurnsPriorities, "priorities are turned round"},
     MutantName{Mutant::kForgetsChanges, "answers about a status are lost"},
+    MutantName{Mutant::kSaysNoFingerprint, "results do not say of which search"},
     MutantName{Mutant::kSaysCreditsOnce, "credits are said once"},
 };
 

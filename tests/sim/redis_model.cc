@@ -7,7 +7,8 @@ namespace bitalloc::sim {
 using Outcome = StoreDone::Outcome;
 
 RedisModel::Acquired RedisModel::acquire(bool take_over, TimeMs ttl_ms, TimeMs now) {
-  if (expires_ > now && !take_over) return {0, expires_ - now};
+  const bool is_fresh = expires_ > now && expires_ <= now + ttl_ms;  // not: the clock went back
+  if (is_fresh && !take_over) return {0, expires_ - now};
   ++fence_;
   renew(ttl_ms, now);
   return {fence_, 0};
@@ -77,6 +78,18 @@ Outcome RedisModel::on(const PutResult& change) {
 Outcome RedisModel::on(const DeleteSearch& change) {
   searches_.erase(change.search);
   results_.erase(change.search);
+  return Outcome::kNew;
+}
+
+Outcome RedisModel::on(const PutFailure& change) {
+  const auto found = searches_.find(change.search);
+  if (found != searches_.end()) found->second.failures[change.unit] = change.failure;
+  return Outcome::kNew;
+}
+
+Outcome RedisModel::on(const ClearFailures& change) {
+  const auto found = searches_.find(change.search);
+  if (found != searches_.end()) found->second.failures.clear();
   return Outcome::kNew;
 }
 

@@ -44,6 +44,8 @@ class RedisModel {
   StoreDone::Outcome on(const DropLease& change);
   StoreDone::Outcome on(const PutResult& change);
   StoreDone::Outcome on(const DeleteSearch& change);
+  StoreDone::Outcome on(const PutFailure& change);
+  StoreDone::Outcome on(const ClearFailures& change);
 
   int64_t fence_ = 0;
   TimeMs expires_ = 0;

@@ -113,7 +113,17 @@ void SimCoordinator::perform_all() {
 
 // ---- workers ------------------------------------------------------------------------------------
 
-void SimCoordinator::from_worker(const Event& event, SimWorker& worker, int64_t socket) {
+void SimCoordinator::on_result(const event::WorkerResult& result, const std::string& computed_for) {
+  if (!link_.has_room(kAdmission)) return;
+  const Search* search = queue_->find(result.search);
+  const bool of_another =
+      search != nullptr && !computed_for.empty() && computed_for != search->fingerprint.sha256;
+  if (!of_another) return handle(result);
+  send(result.worker, Revoke{result.search, result.result.unit, result.fence});
+}
+
+void SimCoordinator::from_worker(const Event& event, const std::string& computed_for,
+                                 SimWorker& worker, int64_t socket) {
   if (!listening_ || stopping_) return;
   const WorkerEpoch& epoch = worker.epoch();
   peers_[epoch] = {&worker, socket};
@@ -121,10 +131,12 @@ void SimCoordinator::from_worker(const Event& event, SimWorker& worker, int64_t 
   if (std::holds_alternative<event::WorkerHello>(event)) {
     handle(event);
     if (alive() && queue_->workers().contains(epoch)) send(epoch, Welcome{});
-  } else if (std::holds_alternative<event::WorkerResult>(event)) {
-    if (link_.has_room(kAdmission)) handle(event);
+  } else if (const auto* result = std::get_if<event::WorkerResult>(&event)) {
+    on_result(*result, computed_for);
   } else if (std::holds_alternative<event::WorkerFail>(event)) {
     send(epoch, Pulse{});
+    handle(event);
+  } else if (std::holds_alternative<event::WorkerGiveBack>(event)) {
     handle(event);
   } else if (std::holds_alternative<event::WorkerBye>(event)) {
     handle(event);
@@ -174,7 +186,7 @@ void SimCoordinator::perform(const action::SendReject& action) {
 }
 
 void SimCoordinator::perform(const action::SendRevoke& action) {
-  send(action.worker, Revoke{action.search, action.unit});
+  send(action.worker, Revoke{action.search, action.unit, action.fence});
 }
 
 void SimCoordinator::perform(const action::WriteCheckpoint& action) {

@@ -36,7 +36,9 @@ class SimCoordinator : public Process {
 
   // Takes the lock, loads, then calls `listening`; or ends.
   void boot(Step listening);
-  void from_worker(const Event& event, SimWorker& worker, int64_t socket);
+  // `computed_for`: the fingerprint that a result says; empty: none.
+  void from_worker(const Event& event, const std::string& computed_for, SimWorker& worker,
+                   int64_t socket);
   void from_client(const ClientRequest& request, Answer answer);
   void stop();                                 // SIGTERM
   void doom(int64_t actions, bool kill_then);  // dies, or freezes, after so many more actions
@@ -56,6 +58,7 @@ class SimCoordinator : public Process {
   void woke() override { perform_all(); }
   void begin(std::vector<SearchRecord> records, const Step& listening);
   void tick();
+  void on_result(const event::WorkerResult& result, const std::string& computed_for);
   void handle(Event event);
   void perform_all();
   void on_store(const StoreEvent& event);

@@ -1,5 +1,6 @@
 // What the queue says, held against the promises before it is carried out.
 #include <algorithm>
+#include <array>
 
 #include "tests/sim/sim_coordinator.h"
 #include "tests/sim/texts.h"
@@ -90,46 +91,51 @@ void SimCoordinator::inspect(const action::Log& action) {
 }
 
 void SimCoordinator::check_bounds() {
-  int64_t leased = 0;
+  int64_t leases = 0;
   int64_t held = 0;
   for (const auto& [id, search] : queue_->searches()) {
-    leased += search.leased;
     if (search.open() < 0 || search.storing < 0 || search.leased < 0) {
       scene_.audit.violated("counts stay right",
                             fmt::format("'{}' has {} open, {} leased, {} on their way", id,
                                         search.open(), search.leased, search.storing));
     }
-    if (options_.audit_everything) check_counts(search);
+    if (!options_.audit_everything) continue;
+    for (const auto& [slot, of_unit] : search.leases) leases += std::ssize(of_unit);
+    check_counts(search);
   }
+  if (!options_.audit_everything) return;
   for (const auto& [epoch, units] : queue_->held()) held += std::ssize(units);
-  if (leased != held) {
-    scene_.audit.violated("counts stay right",
-                          fmt::format("{} units are leased, workers hold {}", leased, held));
-  }
-  if (leased > static_cast<int64_t>(options_.queue.max_leases)) {
-    scene_.audit.violated("leases are bounded", fmt::format("{} at once", leased));
+  if (leases != held || leases > static_cast<int64_t>(options_.queue.max_leases)) {
+    scene_.audit.violated("leases are bounded",
+                          fmt::format("there are {} leases, workers hold {}", leases, held));
   }
 }
 
 void SimCoordinator::check_counts(const Search& search) {
-  int64_t leased = 0;
-  int64_t storing = 0;
-  int64_t done = 0;
-  for (const UnitState& unit : search.units) {
-    leased += unit.lease.has_value();
-    storing += unit.storing != 0;
-    done += unit.done;
+  std::array<int64_t, 6> units{};  // by phase
+  for (const UnitPhase phase : search.phases) ++units[static_cast<size_t>(phase)];
+  const auto count = [&](UnitPhase phase) { return units[static_cast<size_t>(phase)]; };
+  for (const auto& [slot, held] : search.leases) {
+    if (held.empty() || held.size() > 2 || search.phases[slot] != UnitPhase::kLeased) {
+      scene_.audit.violated("leases are bounded",
+                            fmt::format("{} of '{}' has {} leases", unit_name(search.unit(slot)),
+                                        search.id, held.size()));
+    }
   }
-  if (leased != search.leased || storing != search.storing || done != search.table.units_done()) {
-    scene_.audit.violated(
-        "counts stay right",
-        fmt::format("'{}' counts {}, {}, {} and has {}, {}, {}", search.id, search.leased,
-                    search.storing, search.table.units_done(), leased, storing, done));
+  if (count(UnitPhase::kLeased) == search.leased && std::ssize(search.leases) == search.leased &&
+      count(UnitPhase::kStoring) == search.storing &&
+      std::ssize(search.storing_tokens) == search.storing &&
+      count(UnitPhase::kDone) == search.table.units_done() &&
+      count(UnitPhase::kResting) == std::ssize(search.resting) &&
+      count(UnitPhase::kSetAside) == std::ssize(search.set_aside)) {
+    return;
   }
+  scene_.audit.violated("counts stay right",
+                        fmt::format("those of '{}' are not those of its units", search.id));
 }
 
-// A unit of another search that a client was told is more important, of the same model, that this
-// worker could have taken, and that nobody has failed: it should have gone first.
+// A unit of another search that a client was told is more important, that nobody has failed and
+// this worker could have taken: it should have gone first.
 void SimCoordinator::check_priority(const Search& granted, const WorkerEpoch& worker) {
   const auto& priorities = scene_.audit.priorities;
   const auto mine = priorities.find(granted.id);
@@ -138,19 +144,16 @@ void SimCoordinator::check_priority(const Search& granted, const WorkerEpoch& wo
     const Search* other = queue_->find(id);
     if (priority <= mine->second || other == nullptr || !other->grants()) continue;
     if (other->excluded.contains(worker)) continue;
-    if (other->spec.model.weights_sha256 != granted.spec.model.weights_sha256) continue;
     const UnitKind kind = other->table.calibrated() ? UnitKind::kScore : UnitKind::kCalibrate;
-    for (size_t slot = 0; slot < other->units.size(); ++slot) {
-      const UnitState& unit = other->units[slot];
-      if (other->table.units()[slot].kind != kind || unit.done || unit.lease || unit.storing != 0 ||
-          unit.attempts > 0 || unit.losses > 0) {
+    for (size_t slot = 0; slot < other->phases.size(); ++slot) {
+      if (other->unit(slot).kind != kind || other->phases[slot] != UnitPhase::kOpen ||
+          other->troubles.contains(slot)) {
         continue;
       }
       return scene_.audit.violated(
           "the more important search goes first",
           fmt::format("{} got a unit of '{}' at {} while {} of '{}' at {} was open", worker.value,
-                      granted.id, mine->second, unit_name(other->table.units()[slot]), id,
-                      priority));
+                      granted.id, mine->second, unit_name(other->unit(slot)), id, priority));
     }
   }
 }

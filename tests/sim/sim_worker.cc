@@ -41,6 +41,7 @@ void SimWorker::compute_next() {
   if (queued == held_.end()) return;
   computing_ = true;
   (*queued)->state = State::kRunning;
+  loaded_model_ = (*queued)->order.spec->model.weights_sha256;
   const TimeMs took = scene_.random.between(options_.unit_ms_low, options_.unit_ms_high);
   later(took, [this, held = *queued, took] { finish(held, static_cast<double>(took) / 1e3); });
 }
@@ -84,16 +85,16 @@ Event SimWorker::report_of(const UnitOrder& order, double seconds) {
 
 // ---- messages -----------------------------------------------------------------------------------
 
-void SimWorker::say(const Event& event) {
+void SimWorker::say(const Event& event, const std::string& computed_for) {
   if (peer_ == nullptr || !peer_->alive()) peer_ = endpoint_;  // ZeroMQ connects again by itself
   if (peer_ == nullptr) return;
-  scene_.network.send(node(), peer_->node(), [this, to = peer_, event, socket = socket_] {
-    to->run([=, this] { to->from_worker(event, *this, socket); });
+  scene_.network.send(node(), peer_->node(), [=, this, to = peer_, socket = socket_] {
+    to->run([=, this] { to->from_worker(event, computed_for, *this, socket); });
   });
 }
 
 void SimWorker::say_hello() {
-  say(event::WorkerHello{epoch_, Json::object()});
+  say(event::WorkerHello{epoch_, {{"models", models()}}});
   welcomed_ = false;
   next_hello_ = clock() + back_off_;
   back_off_ = std::min(2 * back_off_, kLongestBackOffMs);
@@ -133,22 +134,24 @@ void SimWorker::on(const UnitOrder& order) {
     scene_.audit.violated("scores wait for their calibration", unit_name(order.unit));
   }
   for (auto& held : held_) {
-    if (held->order.search == order.search && held->order.unit == order.unit && !held->cancel) {
-      held->order.fence = order.fence;
-      if (held->report) {
-        std::visit(
-            [&](auto& report) {
-              if constexpr (requires { report.fence; }) report.fence = order.fence;
-            },
-            *held->report);
-      }
-      held->sent = kNever;
-      return;
-    }
+    const bool same = held->order.search == order.search && held->order.unit == order.unit;
+    if (same && !held->cancel) return take_fence(*held, order.fence);
   }
   held_.push_back(std::make_shared<Held>());
   held_.back()->order = order;
+  if (scene_.mutant != Mutant::kSaysNoFingerprint) {
+    held_.back()->fingerprint = fingerprint(*order.spec).sha256;
+  }
   compute_next();
+}
+
+// Granted again: what there is, or will be, is delivered under the newest lease.
+void SimWorker::take_fence(Held& held, Fence fence) {
+  held.order.fence = fence;
+  held.sent = kNever;
+  if (!held.report) return;
+  if (auto* result = std::get_if<event::WorkerResult>(&*held.report)) result->fence = fence;
+  if (auto* failure = std::get_if<event::WorkerFail>(&*held.report)) failure->fence = fence;
 }
 
 void SimWorker::on(const Ack& ack) {
@@ -158,7 +161,7 @@ void SimWorker::on(const Ack& ack) {
 
 void SimWorker::on(const Revoke& revoke) {
   const auto held = find(revoke.search, revoke.unit);
-  if (held == held_.end()) return;
+  if (held == held_.end() || (*held)->order.fence > revoke.fence) return;  // granted again since
   (*held)->cancel = true;
   if ((*held)->state != State::kRunning) held_.erase(held);
 }
@@ -167,8 +170,26 @@ void SimWorker::drain() {
   if (stop_requested_) return;
   stop_requested_ = draining_ = true;
   stop_deadline_ = clock() + kGraceMs;
-  std::erase_if(held_, [](const auto& held) { return held->state == State::kQueued; });
+  give_back_queued();
   step();
+}
+
+void SimWorker::give_back_queued() {
+  std::vector<Event> given_back;
+  for (const auto& held : held_) {
+    if (held->state != State::kQueued) continue;
+    const UnitOrder& order = held->order;
+    given_back.push_back(event::WorkerGiveBack{epoch_, order.search, order.unit, order.fence});
+  }
+  std::erase_if(held_, [](const auto& held) { return held->state == State::kQueued; });
+  if (!welcomed_) return;
+  announce_credits();
+  for (const Event& event : given_back) say(event);
+}
+
+std::vector<std::string> SimWorker::models() const {
+  if (loaded_model_.empty()) return {};
+  return {loaded_model_};
 }
 
 // ---- time ---------------------------------------------------------------------------------------
@@ -206,7 +227,7 @@ void SimWorker::send_reports() {
     Held& held = **it;
     const bool due = held.report && clock() - held.sent >= kResendMs;
     if (due) {
-      say(*held.report);
+      say(*held.report, held.fingerprint);
       held.sent = clock();
     }
     const bool told_once = due && std::holds_alternative<event::WorkerFail>(*held.report);
@@ -222,11 +243,11 @@ void SimWorker::announce_credits() {
   if (credits == announced_credits_ && busy == announced_busy_) return;
   announced_credits_ = credits;
   announced_busy_ = busy;
-  say(event::WorkerReady{epoch_, credits});
+  say(event::WorkerReady{epoch_, credits, models()});
 }
 
 void SimWorker::heartbeat() {
-  event::WorkerHeartbeat beat{epoch_, {}};
+  event::WorkerHeartbeat beat{epoch_, {}, models()};
   for (const auto& held : held_) {
     if (held->cancel) continue;
     beat.units.push_back({held->order.search, held->order.unit, held->order.fence});

@@ -38,6 +38,7 @@ class SimWorker : public Process {
   enum class State { kQueued, kRunning, kFinished };
   struct Held {
     UnitOrder order;
+    std::string fingerprint;
     State state = State::kQueued;
     bool cancel = false;
     std::optional<Event> report;  // WorkerResult or WorkerFail, once finished
@@ -53,13 +54,17 @@ class SimWorker : public Process {
   void on(const Revoke& revoke);
   void on(const Drain&) { draining_ = true; }
 
+  static void take_fence(Held& held, Fence fence);
+
   void compute_next();
   void finish(const std::shared_ptr<Held>& held, double seconds);
+  std::vector<std::string> models() const;
+  void give_back_queued();
   Event report_of(const UnitOrder& order, double seconds);
   std::optional<Error> failure(const UnitOrder& order, bool& retryable);
 
   HeldList::iterator find(const std::string& search, const UnitId& unit);
-  void say(const Event& event);
+  void say(const Event& event, const std::string& computed_for = "");
   void say_hello();
   void reconnect();
   void step();
@@ -76,6 +81,7 @@ class SimWorker : public Process {
   int64_t socket_ = 1;
   HeldList held_;
   bool computing_ = false;
+  std::string loaded_model_;  // weights_sha256; one fits
   bool stop_requested_ = false;
   bool draining_ = false;
   bool welcomed_ = false;

@@ -21,6 +21,9 @@ struct EventText {
     return fmt::format("failure of {} on {}: {}", lease_text(e.search, e.unit, e.fence),
                        e.worker.value, e.error.message);
   }
+  std::string operator()(const event::WorkerGiveBack& e) const {
+    return fmt::format("{} gives back {}", e.worker.value, lease_text(e.search, e.unit, e.fence));
+  }
   std::string operator()(const event::WorkerBye& e) const { return "bye of " + e.worker.value; }
   std::string operator()(const StoreLost& e) const { return "redis is lost: " + e.reason; }
   std::string operator()(const StoreBack&) const { return "redis is back"; }

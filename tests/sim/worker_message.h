@@ -27,6 +27,7 @@ struct Ack {
 struct Revoke {
   std::string search;
   UnitId unit;
+  Fence fence;
 };
 struct Drain {};
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "common/fingerprint.h"
 #include "common/wire.h"
 
 namespace bitalloc::bench {
@@ -196,8 +197,9 @@ void LoadWorkers::on_revoke(size_t worker, std::string_view header) {
 
 void LoadWorkers::say_hello(Worker& worker) {
   send(worker, "hello", kHello,
-       fmt::format(R"({{"epoch":"{}","host":"bench","pid":1,"device":"none","threads":1}})",
-                   worker.epoch));
+       fmt::format(R"({{"epoch":"{}","protocol":[1],"numerics_version":{},"models":["{}"],)"
+                   R"("host":"bench","pid":1,"device":"none","threads":1}})",
+                   worker.epoch, kNumericsVersion, search_.spec.model.weights_sha256));
 }
 
 void LoadWorkers::say_ready(Worker& worker) {

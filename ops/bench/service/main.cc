@@ -85,6 +85,12 @@ Json machine(const std::string& directory) {
           {"load_average_before", load[0]}};
 }
 
+size_t mean_result_bytes(const LoadSearch& search) {
+  size_t bytes = 0;
+  for (const UnitId& unit : search.units) bytes += load_result(search.spec, unit).size();
+  return bytes / search.units.size();
+}
+
 // ---- rivals -------------------------------------------------------------------------------------
 
 Result<Json> measure_rivals(size_t payload_bytes, double seconds) {
@@ -275,7 +281,7 @@ void print_memory(const Json& memory) {
 
 Status measure(const Options& options) {
   const LoadSearch search = realistic_search(options.units_per_search);
-  const size_t payload = load_result(search.spec, search.units[0]).size();
+  const size_t payload = mean_result_bytes(search);
   Json report;
   report["machine"] = machine(std::filesystem::temp_directory_path().string());
   report["workers"] = options.workers;
