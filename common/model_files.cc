@@ -7,9 +7,11 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "common/sha256.h"
+#include "common/weight_parts.h"
 
 namespace bitalloc {
 namespace {
@@ -63,20 +65,20 @@ struct WeightCheck {
   bool not_finite = false;
 };
 
+// Large tensors first, so that no thread, and no part, gets the largest last.
+std::vector<const TensorView*> largest_first(std::vector<const TensorView*> tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const auto* a, const auto* b) { return a->bytes.size() > b->bytes.size(); });
+  return tensors;
+}
+
 // Reads every byte once, on several threads; the order of threads cannot show in the result.
 std::vector<WeightCheck> read_weights(const std::vector<const TensorView*>& tensors, int threads) {
   std::vector<WeightCheck> checks(tensors.size());
-  // Large tensors first, so that no thread starts the largest when the others are done.
-  std::vector<size_t> order(tensors.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return tensors[a]->bytes.size() > tensors[b]->bytes.size();
-  });
   std::atomic<size_t> next{0};
   const auto work = [&] {
-    for (size_t at = next++; at < order.size(); at = next++) {
-      const TensorView& tensor = *tensors[order[at]];
-      checks[order[at]] = {sha256_hex(as_text(tensor.bytes)), has_not_finite(tensor)};
+    for (size_t at = next++; at < tensors.size(); at = next++) {
+      checks[at] = {sha256_hex(as_text(tensors[at]->bytes)), has_not_finite(*tensors[at])};
     }
   };
   const int available = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -147,22 +149,6 @@ Result<std::vector<const TensorView*>> check_tensors(const SafetensorsReader& re
   return sorted;
 }
 
-Result<std::string> hash_weights(const std::vector<const TensorView*>& tensors, int threads) {
-  const std::vector<WeightCheck> checks = read_weights(tensors, threads);
-  std::string summary;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const TensorView& tensor = *tensors[i];
-    if (checks[i].not_finite) {
-      return invalid_argument(
-          fmt::format("{}: tensor '{}' holds NaN or infinite weights", tensor.file, tensor.name),
-          tensor.name, "the checkpoint is damaged");
-    }
-    summary += fmt::format("{} {} {} {}\n", tensor.name, dtype_name(tensor.dtype),
-                           shape_text(tensor.shape), checks[i].sha256);
-  }
-  return sha256_hex(summary);
-}
-
 }  // namespace
 
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& c) {
@@ -213,9 +199,53 @@ Result<ModelFiles> inspect_model(const std::filesystem::path& directory,
   files.kv_sites = kv_sites(files.config);
   files.config_sha256 = sha256_hex(canonical_config_json(files.config));
   if (options.read_weights) {
-    BA_ASSIGN_OR_RETURN(files.weights_sha256, hash_weights(tensors, options.threads));
+    BA_ASSIGN_OR_RETURN(const std::string all, hash_weight_part(files, 0, 1, options.threads));
+    BA_ASSIGN_OR_RETURN(files.weights_sha256, join_weight_parts(files, {all}));
   }
   return files;
+}
+
+Result<std::string> hash_weight_part(const ModelFiles& files, int part, int parts, int threads) {
+  BA_ASSIGN_OR_RETURN(auto all, check_tensors(*files.tensors, files.config));
+  all = largest_first(std::move(all));
+  std::vector<const TensorView*> own;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (static_cast<int>(i) % parts == part) own.push_back(all[i]);
+  }
+  const std::vector<WeightCheck> checks = read_weights(own, threads);
+  std::string text;
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (checks[i].not_finite) {
+      return invalid_argument(
+          fmt::format("{}: tensor '{}' holds NaN or infinite weights", own[i]->file, own[i]->name),
+          own[i]->name, "the checkpoint is damaged");
+    }
+    text += fmt::format("{} {}\n", own[i]->name, checks[i].sha256);
+  }
+  return text;
+}
+
+Result<std::string> join_weight_parts(const ModelFiles& files,
+                                      const std::vector<std::string>& parts) {
+  std::map<std::string, std::string> hashes;
+  for (const std::string& part : parts) {
+    std::istringstream lines(part);
+    std::string name;
+    std::string hash;
+    while (lines >> name >> hash) hashes[name] = hash;
+  }
+  BA_ASSIGN_OR_RETURN(const auto tensors, check_tensors(*files.tensors, files.config));
+  std::string summary;
+  for (const TensorView* tensor : tensors) {
+    const auto found = hashes.find(tensor->name);
+    if (found == hashes.end() || hashes.size() != tensors.size()) {
+      return mismatch("the ranks look at models of other tensors", "model.path",
+                      "mount the same model directory everywhere");
+    }
+    summary += fmt::format("{} {} {} {}\n", tensor->name, dtype_name(tensor->dtype),
+                           shape_text(tensor->shape), found->second);
+  }
+  return sha256_hex(summary);
 }
 
 }  // namespace bitalloc

@@ -10,6 +10,7 @@
 
 #include "common/files.h"
 #include "common/json.h"
+#include "common/weight_parts.h"
 
 namespace bitalloc {
 namespace {
@@ -317,6 +318,22 @@ TEST_F(ModelDirectory, ShardingDoesNotChangeTheHash) {
   const auto single = inspect_model(directory_).value();
   EXPECT_EQ(single.tensors->files().size(), 1U);
   EXPECT_EQ(single.weights_sha256, sharded.weights_sha256);
+}
+
+// Several readers, a part of the bytes each, come to the hash of one that reads everything.
+TEST(ModelFiles, PartsOfTheWeightsJoinToTheSameIdentity) {
+  const ModelFiles whole = inspect_model(kTiny / "qwen3").value();
+  const ModelFiles unread = inspect_model(kTiny / "qwen3", {.read_weights = false}).value();
+  for (const int parts : {1, 2, 5}) {
+    std::vector<std::string> texts;
+    for (int part = parts - 1; part >= 0; --part) {
+      texts.push_back(hash_weight_part(unread, part, parts, 1).value());
+      EXPECT_FALSE(texts.back().empty());
+    }
+    EXPECT_EQ(join_weight_parts(unread, texts).value(), whole.weights_sha256);
+    texts.pop_back();
+    EXPECT_EQ(join_weight_parts(unread, texts).error().code, ErrorCode::kMismatch);
+  }
 }
 
 }  // namespace

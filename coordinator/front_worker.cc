@@ -95,7 +95,7 @@ Status Front::on_hello(const wire::Message& message, const std::string& peer,
   if (info.dump().size() > kMaxInfoBytes) {
     info = Json::object();
     for (const char* name :
-         {"host", "pid", "device", "threads", "memory_bytes", "numerics_version"}) {
+         {"host", "pid", "device", "threads", "tp", "memory_bytes", "numerics_version"}) {
       if (message.header.contains(name) && message.header[name].dump().size() < 256) {
         info[name] = message.header[name];
       }

@@ -174,6 +174,17 @@ void log_sum_exp_cpu(const float* logits, int64_t rows, int64_t vocab, int64_t s
   }
 }
 
+void kl_sums_cpu(const float* reference, const float* trial, int64_t rows, int64_t vocab,
+                 int64_t reference_stride, int64_t trial_stride,
+                 const double* reference_log_sum_exp, const double* trial_log_sum_exp,
+                 double* excess, double* drift) {
+  for (int64_t row = 0; row < rows; ++row) {
+    kl_sums_row({reference + row * reference_stride, trial + row * trial_stride, vocab,
+                 static_cast<float>(reference_log_sum_exp[row]),
+                 static_cast<float>(trial_log_sum_exp[row]), excess + row, drift + row});
+  }
+}
+
 void kl_rows_cpu(const float* reference, const float* trial, int64_t rows, int64_t vocab,
                  int64_t reference_stride, int64_t trial_stride,
                  const double* reference_log_sum_exp, double* out) {
@@ -184,8 +195,8 @@ void kl_rows_cpu(const float* reference, const float* trial, int64_t rows, int64
     log_sum_exp_row({b, vocab, &log_sum_exp_b});
     double excess = 0;
     double drift = 0;
-    kl_sums_row({a, b, vocab, static_cast<float>(reference_log_sum_exp[row]),
-                 static_cast<float>(log_sum_exp_b), &excess, &drift});
+    kl_sums_cpu(a, b, 1, vocab, vocab, vocab, reference_log_sum_exp + row, &log_sum_exp_b, &excess,
+                &drift);
     out[row] = kl_from_sums(excess, drift);
   }
 }

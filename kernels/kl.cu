@@ -146,16 +146,31 @@ struct KlTensors {
   int64_t trial_stride;
 };
 
-__global__ void __launch_bounds__(kThreads) kl_kernel(KlTensors tensors, double* out) {
+// This block's row of the trial against its row of the reference.
+__device__ KlSums block_kl_sums(const KlTensors& tensors, const float* b, double log_sum_exp_b) {
   const int64_t partner = blockIdx.x % tensors.reference_rows;
   const float* a = tensors.reference + partner * tensors.reference_stride;
-  const float* b = tensors.trial + blockIdx.x * tensors.trial_stride;
   KlRow row;
   row.log_sum_exp_a = static_cast<float>(tensors.reference_log_sum_exp[partner]);
-  row.log_sum_exp_b = static_cast<float>(row_log_sum_exp(b, tensors.vocab));
+  row.log_sum_exp_b = static_cast<float>(log_sum_exp_b);
   row.shift = row.log_sum_exp_b - row.log_sum_exp_a;
-  const KlSums sums = row_kl_sums(row, a, b, tensors.vocab);
+  return row_kl_sums(row, a, b, tensors.vocab);
+}
+
+__global__ void __launch_bounds__(kThreads) kl_kernel(KlTensors tensors, double* out) {
+  const float* b = tensors.trial + blockIdx.x * tensors.trial_stride;
+  const KlSums sums = block_kl_sums(tensors, b, row_log_sum_exp(b, tensors.vocab));
   if (threadIdx.x == 0) out[blockIdx.x] = sums.excess + (log1p(sums.drift) - sums.drift);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    kl_sums_kernel(KlTensors tensors, const double* trial_log_sum_exp, double* excess,
+                   double* drift) {
+  const float* b = tensors.trial + blockIdx.x * tensors.trial_stride;
+  const KlSums sums = block_kl_sums(tensors, b, trial_log_sum_exp[blockIdx.x]);
+  if (threadIdx.x != 0) return;
+  excess[blockIdx.x] = sums.excess;
+  drift[blockIdx.x] = sums.drift;
 }
 
 }  // namespace
@@ -178,6 +193,20 @@ Status kl_rows_cuda(const float* reference, const float* trial, int64_t referenc
                              trial_stride};
   kl_kernel<<<static_cast<unsigned>(trial_rows), kThreads, 0, stream>>>(tensors, out);
   return launch_status("kl_rows");
+}
+
+Status kl_sums_cuda(const float* reference, const float* trial, int64_t reference_rows,
+                    int64_t trial_rows, int64_t vocab, int64_t reference_stride,
+                    int64_t trial_stride, const double* reference_log_sum_exp,
+                    const double* trial_log_sum_exp, double* excess, double* drift,
+                    cudaStream_t stream) {
+  if (trial_rows <= 0) return {};
+  const KlTensors tensors = {reference,      trial, reference_log_sum_exp,
+                             reference_rows, vocab, reference_stride,
+                             trial_stride};
+  kl_sums_kernel<<<static_cast<unsigned>(trial_rows), kThreads, 0, stream>>>(
+      tensors, trial_log_sum_exp, excess, drift);
+  return launch_status("kl_sums");
 }
 
 }  // namespace bitalloc

@@ -28,6 +28,14 @@ void kl_rows_cpu(const float* reference, const float* trial, int64_t rows, int64
                  int64_t reference_stride, int64_t trial_stride,
                  const double* reference_log_sum_exp, double* out);
 
+// The sums M and R of each row, for whoever holds a part of the vocabulary: those of the parts add
+// up. reference, trial: the part's logits; both log-sum-exps are of whole rows, [rows] each; excess
+// (M) and drift (R): [rows].
+void kl_sums_cpu(const float* reference, const float* trial, int64_t rows, int64_t vocab,
+                 int64_t reference_stride, int64_t trial_stride,
+                 const double* reference_log_sum_exp, const double* trial_log_sum_exp,
+                 double* excess, double* drift);
+
 // (M − R) + log(1 + R).
 double kl_from_sums(double excess, double drift);
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -133,6 +134,12 @@ void kl_on_cpu(const KlArguments& arguments) {
   });
 }
 
+void check_log_sum_exp(const at::Tensor& values, const Rows& rows) {
+  BA_CHECK(values.numel() == rows.count && values.scalar_type() == at::kDouble &&
+               values.is_contiguous() && values.device() == rows.tensor.device(),
+           "log-sum-exps are what log_sum_exp_rows gives: one a row, float64");
+}
+
 }  // namespace
 
 at::Tensor fake_quantize(const at::Tensor& x, const Format& format, float amax) {
@@ -205,9 +212,7 @@ at::Tensor kl_rows(const at::Tensor& reference, const at::Tensor& trial,
            "trial has k rows for each of the reference");
   const at::Tensor log_sum_exp =
       reference_log_sum_exp.defined() ? reference_log_sum_exp : log_sum_exp_rows(reference);
-  BA_CHECK(log_sum_exp.numel() == a.count && log_sum_exp.scalar_type() == at::kDouble &&
-               log_sum_exp.is_contiguous() && log_sum_exp.device() == reference.device(),
-           "reference_log_sum_exp is what log_sum_exp_rows(reference) gives");
+  check_log_sum_exp(log_sum_exp, a);
   at::Tensor result = at::empty({b.count}, trial.options().dtype(at::kDouble));
   const KlArguments arguments = {a, b, data_of<double>(log_sum_exp),
                                  static_cast<double*>(result.mutable_data_ptr())};
@@ -222,6 +227,46 @@ at::Tensor kl_rows(const at::Tensor& reference, const at::Tensor& trial,
 #endif
   kl_on_cpu(arguments);
   return result;
+}
+
+at::Tensor kl_sums(const at::Tensor& reference, const at::Tensor& trial,
+                   const at::Tensor& reference_log_sum_exp, const at::Tensor& trial_log_sum_exp) {
+  BA_CHECK(trial.dim() == 3 && trial.size(1) == reference.size(0) &&
+               trial.size(2) == reference.size(1) && trial.device() == reference.device(),
+           "trial is [k, n, vocab], reference [n, vocab], on one device");
+  const Rows a = logit_rows(reference);
+  const Rows b = logit_rows(trial.flatten(0, 1));
+  check_log_sum_exp(reference_log_sum_exp, a);
+  check_log_sum_exp(trial_log_sum_exp, b);
+  at::Tensor result =
+      at::empty({2, trial.size(0), trial.size(1)}, trial.options().dtype(at::kDouble));
+  const auto* from_a = data_of<float>(a.tensor);
+  const auto* from_b = data_of<float>(b.tensor);
+  const auto* lse_a = data_of<double>(reference_log_sum_exp);
+  const auto* lse_b = data_of<double>(trial_log_sum_exp);
+  auto* excess = static_cast<double*>(result.mutable_data_ptr());
+  double* drift = excess + b.count;
+#if defined(BITALLOC_HAVE_CUDA)
+  if (trial.is_cuda()) {
+    const c10::cuda::CUDAGuard guard(trial.device());
+    check_launch(kl_sums_cuda(from_a, from_b, a.count, b.count, a.length, a.stride, b.stride, lse_a,
+                              lse_b, excess, drift, at::cuda::getCurrentCUDAStream()));
+    return result;
+  }
+#endif
+  for_rows(b.count, b.length, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t partner = row % a.count;
+      kl_sums_cpu(from_a + partner * a.stride, from_b + row * b.stride, 1, b.length, a.stride,
+                  b.stride, lse_a + partner, lse_b + row, excess + row, drift + row);
+    }
+  });
+  return result;
+}
+
+at::Tensor kl_from_sums(const at::Tensor& sums) {
+  const at::Tensor drift = sums[1];
+  return sums[0] + (at::log1p(drift) - drift);
 }
 
 }  // namespace bitalloc

@@ -38,4 +38,14 @@ at::Tensor log_sum_exp_rows(const at::Tensor& logits);
 at::Tensor kl_rows(const at::Tensor& reference, const at::Tensor& trial,
                    const at::Tensor& reference_log_sum_exp = at::Tensor());
 
+// The two sums that KL is made of, over a part of the vocabulary; those of the parts add up.
+//
+// reference: the part's logits [n, vocab] float32; trial: [k, n, vocab] float32. Both log-sum-exps
+// are of whole rows, float64 [n] and [k·n] or [k, n]. Returns float64 [2, k, n].
+at::Tensor kl_sums(const at::Tensor& reference, const at::Tensor& trial,
+                   const at::Tensor& reference_log_sum_exp, const at::Tensor& trial_log_sum_exp);
+
+// KL in nats from whole sums [2, …] -> [...]; NaN and infinity as `kl_rows`.
+at::Tensor kl_from_sums(const at::Tensor& sums);
+
 }  // namespace bitalloc

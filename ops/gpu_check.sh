@@ -5,7 +5,8 @@
 #
 # Needs a C++ compiler, cmake >= 3.25 and nvcc 12.8 or newer. With Python's torch >= 2.11 (and the
 # NCCL of its wheel) the tensor functions are built and tested too. Needs none of the libraries of
-# the rest; --worker builds that as well and runs every test with the label `gpu`.
+# the rest; --worker builds that as well and runs every test with the label `gpu`, that of tensor
+# parallelism over NCCL included (its scores on two shards want two GPUs).
 # Without a GPU it builds, says so, and ends with 0.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +16,7 @@ build=build-gpu
 for argument in "$@"; do
   case "$argument" in
     --worker) worker=ON ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) build="$argument" ;;
   esac
 done
@@ -91,8 +92,15 @@ if [ "$status" = 77 ]; then
   say "built, nothing run: no GPU"
   exit 0
 fi
-"$(dirname "$cmake")/ctest" --test-dir "$build" -L gpu -E '^kernels_cuda_test$' \
+"$(dirname "$cmake")/ctest" --test-dir "$build" -L gpu -E '^(kernels_cuda|worker_nccl)_test$' \
   --output-on-failure || status=$?
+if [ -x "$build/tests/worker_nccl_test" ]; then # run here: ctest does not say why it is skipped
+  nccl=0
+  "$build/tests/worker_nccl_test" || nccl=$?
+  [ "$nccl" = 0 ] || [ "$nccl" = 77 ] || status=$nccl
+else
+  say "NCCL not tested: give --worker"
+fi
 "$build/bin/kernels_bench" || status=$?
 [ "$status" = 0 ] && say "all passed" || say "FAILED"
 exit "$status"

@@ -88,7 +88,7 @@ Status fetch_segment(const ActivationStore& store, const Decoder& model, size_t 
       hidden = model.embed(ids);
     }
     for (; at < layer; ++at) {
-      if (cancel) return cancelled("cancelled");
+      if (model.lanes().stopped(cancel)) return cancelled("cancelled");
       const Layer& below = model.layers[at];
       hidden = leaving(below, activations_of(below, hidden, context), context);
     }

@@ -83,7 +83,7 @@ NetworkShape network_shape(const Decoder& model, const CutOptions& cut) {
   shape.element_bytes = embedding.element_size();
   shape.on_cpu = embedding.is_cpu();
   shape.fused = shape.on_cpu && embedding.scalar_type() == at::kFloat;
-  shape.threads = slots_for(embedding.device());
+  shape.threads = model.lanes().slots();
   shape.tile_bytes = cut.tile_bytes;
   shape.stack_bytes = cut.stack_bytes;
   shape.weight_bytes = weight_bytes(model);

@@ -6,8 +6,13 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
+#include <cstdio>
+#include <tuple>
 
+#include "common/tensor_parallel.h"
 #include "common/zmq/keys.h"
+#include "worker/group.h"
 #include "worker/scorer_runner.h"
 #include "worker/service.h"
 
@@ -20,13 +25,20 @@ Examples:
       --key /etc/bitalloc/gpu-1.key --server-public-key /etc/bitalloc/server.pub \
       --model-root /models
   bitalloc-worker --coordinator ipc:///run/bitalloc/workers.sock --device cpu --threads 8
+  bitalloc-worker --coordinator tcp://10.0.0.1:7702 --tp 2 --rank 0 --rendezvous 10.0.0.5:7710
+  bitalloc-worker --tp 2 --rank 1 --rendezvous 10.0.0.5:7710      (on any host; one process a rank)
 
 It stops on SIGTERM after the unit it runs (at most --grace seconds), at once on a second one.
+Ranks above 0 stop with rank 0; when any rank is lost, all of them end with exit code 1.
 )";
+
+constexpr int kBroken = 1;
 
 struct Flags {
   bitalloc::ServiceOptions service;
   bitalloc::ScorerRunnerOptions runner;
+  bitalloc::GroupOptions group;
+  double collective_timeout_seconds = 20;
   std::string key_file;
   std::string server_public_key_file;
   std::vector<std::string> model_roots;
@@ -35,13 +47,14 @@ struct Flags {
   int grace_seconds = 30;
 };
 
-bitalloc::WorkerService* g_service = nullptr;  // for the signal handler only
+std::atomic<bitalloc::WorkerService*> g_service = nullptr;  // for handlers of signals and faults
+
+volatile sig_atomic_t g_signals = 0;
 
 void on_signal(int) {
-  static volatile sig_atomic_t signals = 0;
-  signals = signals + 1;
-  if (signals > 1 || g_service == nullptr) ::_exit(130);
-  g_service->request_stop();
+  g_signals = g_signals + 1;
+  if (g_signals > 1) ::_exit(130);
+  if (auto* service = g_service.load(); service != nullptr) service->request_stop();
 }
 
 void install_signal_handlers() {
@@ -56,6 +69,25 @@ void set_up_logging(const Flags& flags) {
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(logger);
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
+}
+
+void define_group(CLI::App& app, Flags& flags) {
+  app.add_option("--tp", flags.group.size,
+                 "ranks that share one model: one process, one device each")
+      ->envname("BITALLOC_TP")
+      ->capture_default_str()
+      ->check(CLI::Range(1, bitalloc::kMaxTensorParallel));
+  app.add_option("--rank", flags.group.rank, "of this process, 0 … tp − 1")
+      ->envname("BITALLOC_RANK")
+      ->capture_default_str()
+      ->check(CLI::Range(0, bitalloc::kMaxTensorParallel - 1));
+  app.add_option("--rendezvous", flags.group.rendezvous,
+                 "where rank 0 listens for the others: HOST:PORT, or file:PATH on one machine")
+      ->envname("BITALLOC_RENDEZVOUS");
+  app.add_option("--collective-timeout", flags.collective_timeout_seconds,
+                 "seconds that ranks wait for the slowest one before all of them end")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 86400.0));
 }
 
 void add_memory_options(CLI::App& app, bitalloc::MemoryOptions& memory) {
@@ -78,8 +110,7 @@ void add_memory_options(CLI::App& app, bitalloc::MemoryOptions& memory) {
 
 void define(CLI::App& app, Flags& flags) {
   app.add_option("--coordinator", flags.service.coordinator,
-                 "the coordinator's worker endpoint (ipc:// or tcp://)")
-      ->required()
+                 "the coordinator's worker endpoint (ipc:// or tcp://); of rank 0")
       ->envname("BITALLOC_COORDINATOR");
   app.add_option("--key", flags.key_file,
                  "file of this worker's key, for tcp:// (or BITALLOC_SECRET_KEY)")
@@ -104,6 +135,7 @@ void define(CLI::App& app, Flags& flags) {
   app.add_option("--grace", flags.grace_seconds, "seconds for the running unit after SIGTERM")
       ->capture_default_str()
       ->check(CLI::Range(0, 86400));
+  define_group(app, flags);
   app.add_option("--log-file", flags.log_file, "instead of standard error");
   app.add_option("--log-level", flags.log_level, "debug, info, warn or error")
       ->capture_default_str()
@@ -129,20 +161,96 @@ bitalloc::Status load_keys(Flags& flags) {
   return {};
 }
 
-int serve(Flags flags) {
+// Ends without destructors: a thread may wait for a rank that is lost.
+[[noreturn]] void end_at_once(int code) {
+  spdlog::shutdown();
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
+bitalloc::Status check(const Flags& flags) {
+  const auto& [size, rank, rendezvous] =
+      std::tie(flags.group.size, flags.group.rank, flags.group.rendezvous);
+  if (rank >= size) {
+    return bitalloc::invalid_argument(
+        fmt::format("--rank {} of --tp {}: ranks are 0 to {}", rank, size, size - 1), "--rank");
+  }
+  if (size > 1 && rendezvous.empty()) {
+    return bitalloc::invalid_argument("--tp needs --rendezvous: where the ranks find one another",
+                                      "--rendezvous");
+  }
+  if (rank == 0 && flags.service.coordinator.empty()) {
+    return bitalloc::invalid_argument("--coordinator is required", "--coordinator");
+  }
+  return {};
+}
+
+// Serves the coordinator with `runner`. `broken`: set when the ranks' group is of no more use.
+int serve(const Flags& flags, std::unique_ptr<bitalloc::UnitRunner> runner,
+          const std::atomic<bool>& broken) {
+  bitalloc::WorkerService service(flags.service, std::move(runner));
+  g_service = &service;
+  install_signal_handlers();
+  if (broken || g_signals > 0) service.request_stop();  // said before there was a service
+  const bitalloc::Status status = service.run();
+  g_service = nullptr;
+  if (broken) end_at_once(kBroken);
+  return status.ok() ? 0 : fail(status.error());
+}
+
+int serve_alone(const Flags& flags) {
+  auto runner = bitalloc::make_scorer_runner(flags.runner);
+  if (!runner.ok()) return fail(runner.error());
+  return serve(flags, std::move(runner).value(), false);
+}
+
+// The first SIGTERM is for rank 0, which stops all when its unit is done; whoever stops a group
+// tells every process.
+void leave_stopping_to_rank_0() {
+  struct sigaction action = {};
+  action.sa_handler = on_signal;  // without a service: the first is nothing, the second the end
+  for (const int number : {SIGTERM, SIGINT}) ::sigaction(number, &action, nullptr);
+}
+
+int serve_as_a_rank(Flags flags) {
+  const auto device =
+      bitalloc::choose_device(flags.runner.device, flags.group.rank, flags.group.size);
+  if (!device.ok()) return fail(device.error());
+  flags.runner.device = *device;
+  if (device->starts_with("cuda:")) flags.group.cuda_device = std::stoi(device->substr(5));
+  auto group = bitalloc::RankGroup::join(flags.group);
+  if (!group.ok()) return fail(group.error());
+  spdlog::info("rank {} of {}", flags.group.rank, flags.group.size);
+  flags.runner.group = &(*group)->collective();
+  auto runner = bitalloc::make_scorer_runner(flags.runner);
+  if (!runner.ok()) return fail(runner.error());
+  if (flags.group.rank > 0) {
+    const bitalloc::Status status = bitalloc::follow(**group, **runner);
+    if (status.ok()) return 0;
+    spdlog::error("{}; this rank ends", status.error().message);
+    end_at_once(kBroken);
+  }
+  std::atomic<bool> broken{false};
+  auto leader = bitalloc::make_group_runner(**group, std::move(runner).value(), [&broken] {
+    broken = true;
+    if (auto* service = g_service.load(); service != nullptr) service->request_stop();
+  });
+  return serve(flags, std::move(leader), broken);
+}
+
+int start(Flags flags) {
+  if (const auto good = check(flags); !good.ok()) return fail(good.error());
   if (const auto status = load_keys(flags); !status.ok()) return fail(status.error());
   auto roots = bitalloc::ModelRoots::make(flags.model_roots, "--model-root");
   if (!roots.ok()) return fail(roots.error());
   flags.runner.model_roots = std::move(roots).value();
-  auto runner = bitalloc::make_scorer_runner(flags.runner);
-  if (!runner.ok()) return fail(runner.error());
   flags.service.grace = std::chrono::seconds(flags.grace_seconds);
-  bitalloc::WorkerService service(flags.service, std::move(runner).value());
-  g_service = &service;
-  install_signal_handlers();
-  const bitalloc::Status status = service.run();
-  g_service = nullptr;
-  return status.ok() ? 0 : fail(status.error());
+  flags.group.collective_timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(1000 * flags.collective_timeout_seconds));
+  ::signal(SIGPIPE, SIG_IGN);  // Gloo writes to sockets whose other end may have gone
+  if (flags.group.size == 1) return serve_alone(flags);
+  leave_stopping_to_rank_0();
+  return serve_as_a_rank(std::move(flags));
 }
 
 }  // namespace
@@ -159,5 +267,5 @@ int main(int argc, char** argv) {
     return app.exit(e) == 0 ? 0 : 2;
   }
   set_up_logging(flags);
-  return serve(flags);
+  return start(std::move(flags));
 }

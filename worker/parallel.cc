@@ -21,6 +21,8 @@ Status guarded(const std::function<Status()>& body) {
   const char* hint = "give fewer sequences a batch, or shorter ones";
   try {
     return body();
+  } catch (const CollectiveError& e) {
+    return unavailable(first_line(e.what()));
   } catch (const c10::OutOfMemoryError& e) {
     return resource_exhausted(first_line(e.what_without_backtrace()), "", hint);
   } catch (const std::bad_alloc&) {
@@ -37,11 +39,11 @@ Status guarded(const std::function<Status()>& body) {
   }
 }
 
-int64_t slots_for(const c10::Device& device) {
-  return device.is_cpu() ? std::max(1, at::get_num_threads()) : 1;
+int64_t Lanes::slots() const {
+  return device.is_cpu() && group->is_single() ? std::max(1, at::get_num_threads()) : 1;
 }
 
-Status run_items(const c10::Device& device, int64_t count, const std::atomic<bool>& cancel,
+Status run_items(const Lanes& lanes, int64_t count, const std::atomic<bool>& cancel,
                  const std::function<Status(int64_t item, int64_t slot)>& body, int64_t whole) {
   std::atomic<int64_t> next{0};
   std::atomic<bool> stop{false};
@@ -51,8 +53,10 @@ Status run_items(const c10::Device& device, int64_t count, const std::atomic<boo
   const auto work = [&](int64_t slot) {
     const c10::InferenceMode guard;  // thread-local, so every thread needs its own
     for (int64_t item = next++; item < count && !stop; item = next++) {
-      Status status =
-          cancel ? Status(cancelled("cancelled")) : guarded([&] { return body(item, slot); });
+      Status status = guarded([&]() -> Status {
+        if (lanes.stopped(cancel)) return cancelled("cancelled");
+        return body(item, slot);
+      });
       if (status.ok()) continue;
       stop = true;
       const std::lock_guard lock(mutex);
@@ -62,7 +66,7 @@ Status run_items(const c10::Device& device, int64_t count, const std::atomic<boo
       }
     }
   };
-  const int64_t slots = std::min(slots_for(device), std::max(count, whole));
+  const int64_t slots = std::min(lanes.slots(), std::max(count, whole));
   if (slots <= 1) {
     work(0);
   } else {

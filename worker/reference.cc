@@ -71,7 +71,7 @@ Result<Reference> run_reference(const Decoder& model, const TokenSet& batch,
     const Chunk& chunk = reference.chunks[at];
     at::Tensor hidden = model.embed(chunk.ids);
     for (size_t i = 0; i < model.layers.size(); ++i) {
-      if (cancel) return cancelled("cancelled");
+      if (model.lanes().stopped(cancel)) return cancelled("cancelled");
       const Activations entering = activations_of(model.layers[i], hidden, chunk.context);
       reference.store.put(at, i, entering);
       hidden = leaving(model.layers[i], entering, chunk.context);
@@ -79,8 +79,8 @@ Result<Reference> run_reference(const Decoder& model, const TokenSet& batch,
     normed[at] = scored_rows(model, chunk, hidden);
     return {};
   };
-  BA_RETURN_IF_ERROR(run_items(model.embedding.device(), std::ssize(reference.chunks), cancel,
-                               run_chunk, reference.whole_chunks));
+  BA_RETURN_IF_ERROR(run_items(model.lanes(), std::ssize(reference.chunks), cancel, run_chunk,
+                               reference.whole_chunks));
   reference.normed = at::cat(normed);
   reference.tokens.assign(static_cast<size_t>(batch.sequences), 0);
   for (size_t i = 0; i < batch.mask.size(); ++i) {
@@ -101,7 +101,7 @@ Status fetch_segments(const Decoder& model, const Reference& reference,
     return fetch_segment(reference.store, model, at, chunk.ids, chunk.context, layers, cancel,
                          segments[at]);
   };
-  return run_items(model.embedding.device(), std::ssize(reference.chunks), cancel, fetch,
+  return run_items(model.lanes(), std::ssize(reference.chunks), cancel, fetch,
                    reference.whole_chunks);
 }
 

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <thread>
 
+#include "common/tensor_parallel.h"
+#include "common/weight_parts.h"
 #include "worker/head.h"
 #include "worker/loaded_network.h"
 #include "worker/machine_memory.h"
@@ -75,6 +78,21 @@ Result<at::Device> parse_device(const std::string& name) {
                      "there are cpu and, with a GPU and its driver, cuda or cuda:N");
 }
 
+// The model's files, looked at as a group: every rank checks all names and shapes, but reads and
+// hashes its part of the bytes only. Every rank gets the same error, or none.
+Result<ModelFiles> inspect(const std::filesystem::path& directory, int threads, Collective& group) {
+  Result<ModelFiles> files =
+      inspect_model(directory, {.read_weights = group.is_single(), .threads = threads});
+  Status own = files.ok() ? check_tensor_parallel(files->config, group.size(), "--tp")
+                          : Status(files.error());
+  BA_RETURN_IF_ERROR(agree(group, own));
+  if (group.is_single()) return files;
+  const auto part = hash_weight_part(*files, group.rank(), group.size(), threads);
+  BA_RETURN_IF_ERROR(agree(group, part.ok() ? Status() : part.error()));
+  BA_ASSIGN_OR_RETURN(files->weights_sha256, join_weight_parts(*files, group.gather_texts(*part)));
+  return files;
+}
+
 // Sums of rows' values by sequence, in the order of rows.
 void add_by_sequence(const at::Tensor& values, const std::vector<int64_t>& row_sequence,
                      double* sums) {
@@ -98,6 +116,50 @@ std::vector<int64_t> whole(const std::vector<double>& values) {
   std::vector<int64_t> rounded;
   for (const double value : values) rounded.push_back(static_cast<int64_t>(value));
   return rounded;
+}
+
+// The largest over every rank's KV heads; what is not finite comes out as infinity.
+void reduce_amax(const Lanes& lanes, std::vector<KvAmax>& amax) {
+  if (lanes.group->is_single()) return;
+  std::vector<float> values;
+  const auto without_nan = [](float x) {
+    return std::isnan(x) ? std::numeric_limits<float>::infinity() : x;
+  };
+  for (const KvAmax& layer : amax) {
+    values.push_back(without_nan(layer.k));
+    values.push_back(without_nan(layer.v));
+  }
+  const at::Tensor all = at::tensor(values).to(lanes.device);
+  lanes.group->all_reduce_max(all);
+  const at::Tensor largest = all.cpu();
+  for (size_t i = 0; i < amax.size(); ++i) {
+    amax[i] = {largest.const_data_ptr<float>()[2 * i], largest.const_data_ptr<float>()[2 * i + 1]};
+  }
+}
+
+// What every rank can use: the smallest of theirs, so that all of them cut a unit alike.
+MemoryBudget common_budget(const Lanes& lanes, const MemoryBudget& own) {
+  if (lanes.group->is_single()) return own;
+  const at::Tensor negated =
+      -at::tensor({own.device_bytes, own.activation_bytes, own.host_activation_bytes})
+           .to(at::kDouble)
+           .to(lanes.device);
+  lanes.group->all_reduce_max(negated);
+  const at::Tensor least = (-negated).to(at::kLong).cpu();
+  const auto* bytes = least.const_data_ptr<int64_t>();
+  return {bytes[0], bytes[1], bytes[2]};
+}
+
+// The shape of the largest shard: what a plan is made for must be alike on all ranks.
+void enlarge_to_all_ranks(const Decoder& model, NetworkShape& network) {
+  const Lanes lanes = model.lanes();
+  if (lanes.group->is_single()) return;
+  network.intermediate_size = share(model.config.intermediate_size, 0, lanes.group->size()).count;
+  network.vocab_size = model.shard.longest_vocab;
+  const at::Tensor weights =
+      at::tensor({static_cast<double>(network.weight_bytes)}, at::kDouble).to(lanes.device);
+  lanes.group->all_reduce_max(weights);
+  network.weight_bytes = static_cast<int64_t>(weights.item<double>());
 }
 
 // Adds the scores of some sequences to those of the sequences before.
@@ -171,6 +233,8 @@ struct Scorer::State {
   UnitPlan plan;  // of the last call
   std::optional<Reference> reference;
 
+  // Loads this rank's shard of `files`, when it fits.
+  Status load_network(int threads, Collective& group);
   // Runs `work` by a plan that fits. When memory runs out in spite of the plan (others took it, or
   // a library wants more than its tensors), frees what is kept and tries again with half.
   Status within_memory(const TokenSet& batch, const WorkShape& shape,
@@ -204,6 +268,19 @@ struct Scorer::State {
                  UnitScores& scores) const;
 };
 
+Status Scorer::State::load_network(int threads, Collective& group) {
+  const c10::InferenceMode guard;
+  const auto dtype = options.dtype == ComputeDtype::kFloat32 ? at::kFloat : at::kBFloat16;
+  const bool on_cpu = device.is_cpu();
+  budget = make_budget(options.memory, on_cpu, available_bytes(device), available_host_bytes());
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  const int64_t needed = loading_bytes(files, element_bytes, on_cpu && dtype != at::kFloat);
+  BA_RETURN_IF_ERROR(check_weights_fit(needed / group.size(), budget));
+  at::set_num_threads(threads);
+  model = load_decoder(files, device, dtype, group);
+  return {};
+}
+
 // Without a limit of the operator's, what is available now decides: it changes.
 MemoryBudget Scorer::State::budget_now() const {
   if (options.memory.limit_bytes || !device.is_cpu()) return budget;
@@ -218,7 +295,11 @@ MemoryBudget Scorer::State::budget_now() const {
 Status Scorer::State::within_memory(const TokenSet& batch, const WorkShape& shape,
                                     const std::function<Status(const UnitPlan&)>& work) {
   BA_RETURN_IF_ERROR(validate(batch, files.config.vocab_size, "batch"));
-  MemoryBudget current = budget_now();
+  MemoryBudget current;
+  BA_RETURN_IF_ERROR(guarded([&]() -> Status {
+    current = common_budget(model.lanes(), budget_now());
+    return {};
+  }));
   while (true) {
     BA_ASSIGN_OR_RETURN(plan, plan_unit(network, batch_shape(batch), shape, current));
     Status status = guarded([&] {
@@ -226,6 +307,8 @@ Status Scorer::State::within_memory(const TokenSet& batch, const WorkShape& shap
       return work(plan);
     });
     if (status.ok() || status.error().code != ErrorCode::kResourceExhausted) return status;
+    // The other ranks wait in a call for this one, and cannot be told.
+    if (!model.lanes().group->is_single()) return status;
     reference.reset();
     release_cached_memory(device);
     if (plan.is_smallest()) {
@@ -296,7 +379,7 @@ Result<at::Tensor> Scorer::State::run_part(const Trials& trials, const TrialsPar
                     trials.sites[part.sites[static_cast<size_t>(site)]], candidates, normed[site],
                     cancel);
   };
-  BA_RETURN_IF_ERROR(run_items(device, num_sites * num_chunks, cancel, run,
+  BA_RETURN_IF_ERROR(run_items(model.lanes(), num_sites * num_chunks, cancel, run,
                                std::ssize(trials.sites) * from.whole_chunks));
   BA_ASSIGN_OR_RETURN(const at::Tensor kl, tiled_kl(model, from.normed, normed.flatten(0, 1),
                                                     reference_tiles(), cancel));
@@ -322,7 +405,7 @@ Status Scorer::State::run_site(const Chunk& chunk, const Activations& from, cons
     at::Tensor hidden =
         model.layers[layer_index].finish(start, size == 1 ? attended.front() : at::cat(attended));
     for (size_t i = layer_index + 1; i < model.layers.size(); ++i) {
-      if (cancel) return cancelled("cancelled");
+      if (model.lanes().stopped(cancel)) return cancelled("cancelled");
       hidden = model.layers[i].forward(hidden, context, static_cast<int64_t>(i), ExactKv());
     }
     for (int64_t c = 0; c < size; ++c) {
@@ -345,13 +428,14 @@ Status Scorer::State::grow_amax(const TokenSet& batch, const std::atomic<bool>& 
     model.forward(chunk.ids, chunk.context, view);
     return {};
   };
-  BA_RETURN_IF_ERROR(run_items(device, std::ssize(chunks), cancel, run));
+  BA_RETURN_IF_ERROR(run_items(model.lanes(), std::ssize(chunks), cancel, run));
   for (const auto& part : parts) {
     for (size_t i = 0; i < amax.size(); ++i) {
       if (!(part[i].k <= amax[i].k)) amax[i].k = part[i].k;
       if (!(part[i].v <= amax[i].v)) amax[i].v = part[i].v;
     }
   }
+  reduce_amax(model.lanes(), amax);
   return {};
 }
 
@@ -366,14 +450,15 @@ Result<TokenStatistics> Scorer::State::run_assignment(const std::vector<SiteTask
     const AssignedKv view(sites, assignment);
     at::Tensor hidden = model.embed(chunk.ids);
     for (size_t i = 0; i < model.layers.size(); ++i) {
-      if (cancel) return cancelled("cancelled");
+      if (model.lanes().stopped(cancel)) return cancelled("cancelled");
       hidden = model.layers[i].forward(hidden, chunk.context, static_cast<int64_t>(i), view);
     }
     normed.narrow(0, chunk.first_row, chunk.scored.size(0))
         .copy_(scored_rows(model, chunk, hidden));
     return {};
   };
-  BA_RETURN_IF_ERROR(run_items(device, std::ssize(from.chunks), cancel, run, from.whole_chunks));
+  BA_RETURN_IF_ERROR(
+      run_items(model.lanes(), std::ssize(from.chunks), cancel, run, from.whole_chunks));
   return tiled_statistics(model, from.normed, normed, targets, reference_tiles(), cancel);
 }
 
@@ -403,6 +488,7 @@ Scorer::Scorer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Scorer::~Scorer() = default;
 
 const ModelFiles& Scorer::files() const { return state_->files; }
+int64_t Scorer::weight_bytes_read() const { return state_->model.weight_bytes_read; }
 const UnitPlan& Scorer::last_plan() const { return state_->plan; }
 const NetworkShape& Scorer::network() const { return state_->network; }
 void Scorer::forget_batch() { state_->reference.reset(); }
@@ -410,29 +496,28 @@ void Scorer::forget_batch() { state_->reference.reset(); }
 Result<std::unique_ptr<Scorer>> Scorer::load(const std::filesystem::path& model_directory,
                                              const ScorerOptions& options) {
   auto state = std::make_unique<State>();
+  Collective& group = options.group != nullptr ? *options.group : single_rank();
   state->options = options;
-  BA_ASSIGN_OR_RETURN(state->device, parse_device(options.device));
+  auto device = parse_device(options.device);
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : cores;
+  BA_RETURN_IF_ERROR(guarded([&]() -> Status {
+    BA_RETURN_IF_ERROR(agree(group, device.ok() ? Status() : device.error()));
+    BA_ASSIGN_OR_RETURN(state->files, inspect(model_directory, threads, group));
+    return {};
+  }));
+  state->device = *device;
   if (state->options.tile_bytes <= 0) {
     state->options.tile_bytes = state->device.is_cpu() ? kCpuTileBytes : kGpuTileBytes;
   }
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = options.threads > 0 ? options.threads : cores;
-  BA_ASSIGN_OR_RETURN(state->files, inspect_model(model_directory, {.threads = threads}));
-  const auto dtype = options.dtype == ComputeDtype::kFloat32 ? at::kFloat : at::kBFloat16;
+  const Status loaded = guarded([&] { return state->load_network(threads, group); });
   BA_RETURN_IF_ERROR(guarded([&]() -> Status {
-    const c10::InferenceMode guard;
-    const bool on_cpu = state->device.is_cpu();
-    state->budget =
-        make_budget(options.memory, on_cpu, available_bytes(state->device), available_host_bytes());
-    const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
-    BA_RETURN_IF_ERROR(check_weights_fit(
-        loading_bytes(state->files, element_bytes, on_cpu && dtype != at::kFloat), state->budget));
-    at::set_num_threads(threads);
-    state->model = load_decoder(state->files, state->device, dtype);
+    BA_RETURN_IF_ERROR(agree(group, loaded));
+    state->network =
+        network_shape(state->model, {state->options.tile_bytes, state->options.stack_bytes});
+    enlarge_to_all_ranks(state->model, state->network);
     return {};
   }));
-  state->network =
-      network_shape(state->model, {state->options.tile_bytes, state->options.stack_bytes});
   return std::unique_ptr<Scorer>(new Scorer(std::move(state)));
 }
 

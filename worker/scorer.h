@@ -31,6 +31,8 @@
 
 namespace bitalloc {
 
+class Collective;
+
 // One site of a unit. `k_amax`, `v_amax`: largest magnitude that the stored tensor is scaled for
 // (scale = amax/448); 448 = constant scale 1.0. They apply to formats with
 // ScalePolicy::kCalibrated; kConstant always means 448.
@@ -71,13 +73,17 @@ struct ScorerOptions {
   int threads = 0;  // of the whole process (ATen has one pool); 0: as many as there are cores
   int64_t tile_bytes = 0;                  // one float32 tile of logits; 0: 64 MiB, GPUs 512 MiB
   int64_t stack_bytes = int64_t{1} << 30;  // widest activation of one stack of trials
+  // The ranks that hold a shard each, all of which make the same calls; must outlive the scorer.
+  // null: this process holds the whole model. A cancellation on any rank counts on all.
+  Collective* group = nullptr;
   MemoryOptions memory = {};
 };
 
 class Scorer {
  public:
   // Loads the model (which `inspect_model` must accept). Errors: those of inspect_model;
-  // kUnsupported for a device that is not there; kResourceExhausted when memory does not suffice.
+  // kUnsupported for a device that is not there, or heads that do not divide among the ranks;
+  // kResourceExhausted when memory does not suffice. An error of one rank is returned by all.
   static Result<std::unique_ptr<Scorer>> load(const std::filesystem::path& model_directory,
                                               const ScorerOptions& options = {});
   ~Scorer();
@@ -85,6 +91,8 @@ class Scorer {
   Scorer& operator=(const Scorer&) = delete;
 
   const ModelFiles& files() const;
+  // Bytes of weights copied out of the model's files.
+  int64_t weight_bytes_read() const;
   const NetworkShape& network() const;
   // How the last call was cut.
   const UnitPlan& last_plan() const;

@@ -1,6 +1,7 @@
 #include "worker/scorer_runner.h"
 
 #include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <torch/version.h>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "worker/collective.h"
 #include "worker/scorer.h"
 
 #ifdef BITALLOC_HAVE_CUDA
@@ -18,6 +20,8 @@
 
 namespace bitalloc {
 namespace {
+
+constexpr std::chrono::minutes kLoading{30};
 
 int64_t machine_memory_bytes() {
   return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
@@ -37,9 +41,10 @@ Json library_versions() {
 
 class ScorerRunner : public UnitRunner {
  public:
-  explicit ScorerRunner(ScorerRunnerOptions options)
+  ScorerRunner(ScorerRunnerOptions options, Collective& group)
       : device_(std::move(options.device)),
         threads_(options.threads),
+        group_(group),
         model_roots_(std::move(options.model_roots)),
         memory_(options.memory) {}
 
@@ -48,6 +53,8 @@ class ScorerRunner : public UnitRunner {
       BA_RETURN_IF_ERROR(use_model(work.spec));
       if (work.unit.kind == UnitKind::kCalibrate) return calibrate(work, cancel);
       return work.spec.kind == JobKind::kSearch ? score(work, cancel) : evaluate(work, cancel);
+    } catch (const CollectiveError& e) {
+      return unavailable(e.what());
     } catch (const std::bad_alloc&) {
       return resource_exhausted(fmt::format("out of memory in {}", unit_name(work.unit)), "",
                                 "use a smaller --batch");
@@ -59,6 +66,7 @@ class ScorerRunner : public UnitRunner {
   Json capabilities() const override {
     return {{"device", device_},
             {"threads", threads_},
+            {"tp", group_.size()},
             {"memory_bytes", machine_memory_bytes()},
             {"versions", library_versions()}};
   }
@@ -73,30 +81,35 @@ class ScorerRunner : public UnitRunner {
     const std::string key = spec.model.weights_sha256 + spec.model.config_sha256 + spec.dtype;
     if (scorer_ && key == key_) return {};
     const auto directory = model_roots_.resolve(spec.model.path);
-    if (!directory.ok()) return not_here(directory.error());
+    BA_RETURN_IF_ERROR(agree(group_, directory.ok() ? Status() : not_here(directory.error())));
     scorer_.reset();  // before the next one is loaded: two may not fit
     set_loaded("");
+    // Another disk, or another one's cache: ranks may take very differently long.
+    const Patience patience(group_,
+                            std::max<std::chrono::milliseconds>(group_.timeout(), kLoading));
     spdlog::info("loading {} as {} on {}", spec.model.path, spec.dtype, device_);
     ScorerOptions options;
     options.device = device_;
     options.threads = threads_;
+    options.group = &group_;
     options.memory = memory_;
     options.dtype = spec.dtype == "bfloat16" ? ComputeDtype::kBfloat16 : ComputeDtype::kFloat32;
     Result<std::unique_ptr<Scorer>> loaded = Scorer::load(*directory, options);
     if (!loaded.ok()) return not_here(std::move(loaded).error());
     std::unique_ptr<Scorer> scorer = std::move(loaded).value();
-    const ModelFiles& files = scorer->files();
-    if (files.weights_sha256 != spec.model.weights_sha256 ||
-        files.config_sha256 != spec.model.config_sha256) {
-      return mismatch(
-          fmt::format("{} holds another model than the one submitted (other {})", spec.model.path,
-                      files.weights_sha256 != spec.model.weights_sha256 ? "weights" : "config"),
-          "model.path", "mount the same model directory on every worker");
-    }
+    BA_RETURN_IF_ERROR(agree(group_, check_identity(scorer->files(), spec.model)));
     scorer_ = std::move(scorer);
     key_ = key;
     set_loaded(spec.model.weights_sha256);
     return {};
+  }
+
+  static Status check_identity(const ModelFiles& files, const ModelRef& expected) {
+    const bool same_weights = files.weights_sha256 == expected.weights_sha256;
+    if (same_weights && files.config_sha256 == expected.config_sha256) return {};
+    return mismatch(fmt::format("{} holds another model than the one submitted (other {})",
+                                expected.path, same_weights ? "config" : "weights"),
+                    "model.path", "mount the same model directory on every worker");
   }
 
   void set_loaded(const std::string& weights_sha256) {
@@ -192,6 +205,7 @@ class ScorerRunner : public UnitRunner {
 
   const std::string device_;
   const int threads_;
+  Collective& group_;
   const ModelRoots model_roots_;
   const MemoryOptions memory_;
   std::unique_ptr<Scorer> scorer_;
@@ -203,21 +217,32 @@ class ScorerRunner : public UnitRunner {
 
 }  // namespace
 
-Result<std::unique_ptr<UnitRunner>> make_scorer_runner(ScorerRunnerOptions options) {
-  std::string& device = options.device;
-  if (device == "auto") device = at::hasCUDA() ? "cuda" : "cpu";
-  if (device != "cpu" && device != "cuda" && !device.starts_with("cuda:")) {
+Result<std::string> choose_device(const std::string& asked, int rank, int ranks) {
+  const std::string device = asked == "auto" ? (at::hasCUDA() ? "cuda" : "cpu") : asked;
+  if (device == "cpu") return device;
+  const bool numbered = device.starts_with("cuda:") && device.size() > 5 && device.size() < 9 &&
+                        device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (device != "cuda" && !numbered) {
     return invalid_argument(
         fmt::format("device '{}' is unknown; there are auto, cpu, cuda, cuda:N", device),
         "--device");
   }
-  if (device != "cpu" && !at::hasCUDA()) {
+  if (!at::hasCUDA()) {
     return unsupported(fmt::format("device '{}' is not there: LibTorch sees no GPU", device),
                        "--device", "check the driver with nvidia-smi, or use --device cpu");
   }
+  if (ranks == 1 || device != "cuda") return device;
+  return fmt::format("cuda:{}", rank % at::detail::getCUDAHooks().deviceCount());
+}
+
+Result<std::unique_ptr<UnitRunner>> make_scorer_runner(ScorerRunnerOptions options) {
+  Collective& group = options.group != nullptr ? *options.group : single_rank();
+  BA_ASSIGN_OR_RETURN(const std::string device,
+                      choose_device(options.device, group.rank(), group.size()));
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  options.device = device;
   if (options.threads <= 0) options.threads = std::max(1, cores);
-  return std::unique_ptr<UnitRunner>(std::make_unique<ScorerRunner>(std::move(options)));
+  return std::unique_ptr<UnitRunner>(std::make_unique<ScorerRunner>(std::move(options), group));
 }
 
 }  // namespace bitalloc

@@ -10,12 +10,20 @@
 
 namespace bitalloc {
 
+class Collective;
+
 struct ScorerRunnerOptions {
   std::string device = "auto";  // "cpu", "cuda", "cuda:N"; auto: a GPU when there is one
   int threads = 0;              // 0: as many as there are cores
+  Collective* group = nullptr;  // of ranks that run the same units, each on its shard; borrowed
   ModelRoots model_roots;       // where the models of units may be
   MemoryOptions memory;
 };
+
+// The device that `asked` means: "cpu", "cuda" or "cuda:N". Ranks of a group that ask for "cuda"
+// get a GPU of their own each, in the order of ranks (a host has as many ranks as GPUs). Errors:
+// kInvalidArgument for a name that is none, kUnsupported where there is no GPU.
+Result<std::string> choose_device(const std::string& asked, int rank, int ranks);
 
 // Keeps the last model loaded, so that units of one search load it once.
 // Errors: kUnsupported for a device that is not there.

@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "common/tensor_parallel.h"
 #include "ops/cli/interrupt.h"
 #include "ops/cli/output.h"
 #include "ops/cli/progress.h"
@@ -84,13 +85,20 @@ Status put_first(Connection& connection, const std::string& id) {
 }
 
 void add_worker_options(CLI::App* command, WorkerFlags& flags) {
-  command->add_option("--workers", flags.workers, "local worker processes")
+  command->add_option("--workers", flags.workers, "local workers")
       ->envname("BITALLOC_WORKERS")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  command->add_option("--threads", flags.threads, "threads a worker (default: cores / workers)")
+  command->add_option("--threads", flags.threads, "threads a process (default: cores / processes)")
       ->envname("BITALLOC_THREADS")
       ->check(CLI::Range(1, 4096));
+  command
+      ->add_option(
+          "--tp", flags.tensor_parallel,
+          "processes a local worker, each with a shard of the model on a device of its own")
+      ->envname("BITALLOC_TP")
+      ->check(CLI::Range(1, kMaxTensorParallel))
+      ->capture_default_str();
   command->add_option("--device", flags.device, "cpu, cuda or auto")
       ->envname("BITALLOC_DEVICE")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
@@ -116,8 +124,10 @@ void add_worker_options(CLI::App* command, WorkerFlags& flags) {
 Status want_workers(Connection& connection, const WorkerFlags& flags) {
   if (connection.local() == nullptr) return {};
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = flags.threads > 0 ? flags.threads : std::max(1, cores / flags.workers);
-  return connection.local()->want_workers({flags.workers, threads, flags.device, flags.memory_limit,
+  const int processes = flags.workers * flags.tensor_parallel;
+  const int threads = flags.threads > 0 ? flags.threads : std::max(1, cores / processes);
+  return connection.local()->want_workers({flags.workers, threads, flags.tensor_parallel,
+                                           flags.device, flags.memory_limit,
                                            flags.activation_memory, flags.host_activation_memory});
 }
 

@@ -42,7 +42,8 @@ Status put_first(Connection& connection, const std::string& id);
 // Workers for the local service; with --server it has its own.
 struct WorkerFlags {
   int workers = 1;
-  int threads = 0;  // a worker; 0: cores / workers
+  int threads = 0;          // a process; 0: cores / processes
+  int tensor_parallel = 1;  // processes a worker, which share the model
   std::string device = "auto";
   // Sizes as given; empty: the worker's default.
   std::string memory_limit;

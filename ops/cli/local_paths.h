@@ -29,6 +29,10 @@ struct LocalPaths {
   std::filesystem::path process_file(const std::string& name) const {
     return run / (name + ".pid");
   }
+  // Where rank 0 of a worker of several says how to reach it.
+  std::filesystem::path rendezvous_file(const std::string& worker) const {
+    return run / (worker + ".rendezvous");
+  }
   std::filesystem::path log(const std::string& name) const { return logs / (name + ".log"); }
   std::filesystem::path checkpoint(const std::string& id) const {
     return searches / (id + ".checkpoint.json");

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "common/model_files.h"
+#include "common/tensor_parallel.h"
 #include "ops/cli/data.h"
 #include "ops/cli/local_paths.h"
 #include "ops/cli/recipe.h"
@@ -23,10 +24,6 @@ constexpr int64_t kMaxSitesPerUnit = 5;
 constexpr int64_t kUnitsPerBatch = 6;
 
 Status refuse_what_is_not_there(const SearchFlags& flags) {
-  if (flags.tensor_parallel != 1) {
-    return unsupported("--tp: one model over several devices is not implemented", "--tp",
-                       "leave it at 1; --workers spreads the units over processes");
-  }
   if (!flags.memory.empty()) {
     return unsupported("--memory: budgets in bytes are not implemented", "--memory",
                        "give the budget as effective bits an element with --bits");
@@ -211,6 +208,7 @@ Result<SearchInputs> read_search_inputs(const SearchFlags& flags, const Context&
   auto files = inspect_model(flags.model);
   if (!files.ok()) return as_input_error(files.error());
   BA_RETURN_IF_ERROR(check_blocks(files->config, spec.candidates));
+  BA_RETURN_IF_ERROR(check_tensor_parallel(files->config, flags.tensor_parallel, "--tp"));
   inputs.parameters = files->parameters;
   inputs.hidden_size = files->config.hidden_size;
   spec.model = model_ref(*files);

@@ -61,6 +61,8 @@ std::string last_line(const fs::path& file) {
   return last;
 }
 
+// For the other ranks to see that one has ended, to report it and to end themselves.
+constexpr auto kRankPatience = 6s;
 // A file of commands; null when it is missing or malformed.
 Json read_request(const fs::path& file) {
   std::error_code ignored;
@@ -79,7 +81,8 @@ void add_memory_arguments(const WorkerRequest& asked, std::vector<std::string>& 
   for (const auto& [flag, size] : sizes) {
     if (!size.empty()) arguments.insert(arguments.end(), {flag, size});
   }
-  arguments.insert(arguments.end(), {"--machine-workers", fmt::format("{}", asked.count)});
+  arguments.insert(arguments.end(),
+                   {"--machine-workers", fmt::format("{}", asked.count * asked.tensor_parallel)});
 }
 
 // One child that is kept alive.
@@ -94,6 +97,11 @@ struct Child {
   Clock::time_point start_at = Clock::now();
   std::deque<Clock::time_point> deaths;  // of the last minute
   int restarts = 0;
+
+  // Rank 0 of a worker of several: the others, which start and are counted with it.
+  std::vector<Child*> followers;
+  Child* leader = nullptr;                   // of a follower
+  std::optional<Clock::time_point> kill_at;  // what is left of the ranks, when one has ended
 };
 
 class Supervisor {
@@ -113,11 +121,17 @@ class Supervisor {
   void add_children();
   std::vector<std::string> coordinator_command() const;
   void follow_worker_request();
+  Child& add_rank(const std::string& name, const WorkerRequest& asked, int rank,
+                  const fs::path& rendezvous);
+  void add_worker(int index, const WorkerRequest& asked);
   void follow_http_request();
   bool may_start(const Child& child) const;
   void start_due_children();
+  void start(Child& child);
   void bury_dead_children();
-  void note_death(Child& child, int status);
+  void bury(Child& child, int status);
+  void note_death(Child& child, const Child& dead, int status);
+  void end_broken_groups();
   void update_state();
   void publish();
   void stop_children();
@@ -233,27 +247,49 @@ void Supervisor::add_children() {
   for (auto& child : children_) child->output = paths_.logs / (child->name + ".out");
 }
 
+Child& Supervisor::add_rank(const std::string& name, const WorkerRequest& asked, int rank,
+                            const fs::path& rendezvous) {
+  auto worker = std::make_unique<Child>();
+  worker->name = name;
+  worker->arguments = {program_beside("bitalloc-worker").string(),
+                       "--coordinator",
+                       paths_.worker_endpoint(),
+                       "--device",
+                       asked.device,
+                       "--threads",
+                       fmt::format("{}", asked.threads),
+                       "--grace",
+                       kWorkerGraceSeconds,
+                       "--log-file",
+                       paths_.log(name).string()};
+  add_memory_arguments(asked, worker->arguments);
+  if (asked.tensor_parallel > 1) {
+    for (const std::string& argument :
+         {std::string("--tp"), fmt::format("{}", asked.tensor_parallel), std::string("--rank"),
+          fmt::format("{}", rank), std::string("--rendezvous"), "file:" + rendezvous.string()}) {
+      worker->arguments.push_back(argument);
+    }
+  }
+  worker->output = paths_.logs / (name + ".out");
+  worker->patience = 3s;
+  children_.push_back(std::move(worker));
+  return *children_.back();
+}
+
+void Supervisor::add_worker(int index, const WorkerRequest& asked) {
+  const std::string name = fmt::format("worker-{}", index);
+  const fs::path rendezvous = paths_.rendezvous_file(name);
+  Child& leader = add_rank(name, asked, 0, rendezvous);
+  for (int rank = 1; rank < asked.tensor_parallel; ++rank) {
+    Child& follower = add_rank(fmt::format("{}-rank-{}", name, rank), asked, rank, rendezvous);
+    follower.leader = &leader;
+    leader.followers.push_back(&follower);
+  }
+}
+
 void Supervisor::follow_worker_request() {
   const WorkerRequest asked = read_worker_request(paths_.workers_file());
-  for (int i = workers_.count; i < asked.count; ++i) {
-    auto worker = std::make_unique<Child>();
-    worker->name = fmt::format("worker-{}", i);
-    worker->arguments = {program_beside("bitalloc-worker").string(),
-                         "--coordinator",
-                         paths_.worker_endpoint(),
-                         "--device",
-                         asked.device,
-                         "--threads",
-                         fmt::format("{}", asked.threads),
-                         "--grace",
-                         kWorkerGraceSeconds,
-                         "--log-file",
-                         paths_.log(worker->name).string()};
-    add_memory_arguments(asked, worker->arguments);
-    worker->output = paths_.logs / (worker->name + ".out");
-    worker->patience = 3s;
-    children_.push_back(std::move(worker));
-  }
+  for (int i = workers_.count; i < asked.count; ++i) add_worker(i, asked);
   if (asked.count > workers_.count) workers_ = asked;
 }
 
@@ -270,39 +306,58 @@ void Supervisor::follow_http_request() {
 }
 
 bool Supervisor::may_start(const Child& child) const {
-  if (child.pid != 0 || Clock::now() < child.start_at) return false;
+  if (child.pid != 0 || child.leader != nullptr || Clock::now() < child.start_at) return false;
+  for (const Child* follower : child.followers) {
+    if (follower->pid != 0) return false;
+  }
   if (child.name == "redis") return true;
   if (child.name == "coordinator") return accepts_connections(paths_.redis_socket());
   return state_ == "running";
 }
 
 void Supervisor::start_due_children() {
-  for (auto& child : children_) {
-    if (!may_start(*child)) continue;
+  for (size_t i = 0; i < children_.size(); ++i) {
+    Child& child = *children_[i];
+    if (!may_start(child)) continue;
     std::error_code ignored;
-    if (child->name == "redis") fs::remove(paths_.redis_socket(), ignored);
-    if (child->name == "coordinator") fs::remove(paths_.client_socket(), ignored);
-    SpawnOptions options;
-    options.arguments = child->arguments;
-    options.output = child->output;
-    options.keep_descriptor = child->keep_descriptor;
-    options.die_with_parent = true;
-    Result<pid_t> pid = spawn(options);
-    if (!pid.ok()) {
-      note_death(*child, 127 << 8);
-      continue;
-    }
-    child->pid = *pid;
-    const auto process = identify(child->pid);
-    if (!process.has_value()) continue;  // dead already: noticed by the next waitpid
-    const Status written = write_process_file(paths_.process_file(child->name), *process);
-    if (!written.ok()) error_ = written.error();
+    if (child.name == "redis") fs::remove(paths_.redis_socket(), ignored);
+    if (child.name == "coordinator") fs::remove(paths_.client_socket(), ignored);
+    if (!child.followers.empty()) fs::remove(paths_.rendezvous_file(child.name), ignored);
+    child.kill_at.reset();
+    start(child);
+    for (Child* follower : child.followers) start(*follower);
   }
 }
 
-void Supervisor::note_death(Child& child, int status) {
-  const auto now = Clock::now();
+void Supervisor::start(Child& child) {
+  SpawnOptions options;
+  options.arguments = child.arguments;
+  options.output = child.output;
+  options.keep_descriptor = child.keep_descriptor;
+  options.die_with_parent = true;
+  Result<pid_t> pid = spawn(options);
+  if (!pid.ok()) {
+    bury(child, 127 << 8);
+    return;
+  }
+  child.pid = *pid;
+  const auto process = identify(child.pid);
+  if (!process.has_value()) return;  // dead already: noticed by the next waitpid
+  const Status written = write_process_file(paths_.process_file(child.name), *process);
+  if (!written.ok()) error_ = written.error();
+}
+
+void Supervisor::bury(Child& child, int status) {
   child.pid = 0;
+  Child& counted = child.leader != nullptr ? *child.leader : child;
+  if (counted.kill_at.has_value()) return;  // one of several ranks: the first death is the cause
+  note_death(counted, child, status);
+  if (!counted.followers.empty()) counted.kill_at = Clock::now() + kRankPatience;
+}
+
+// `dead`: the child itself, or one of its followers.
+void Supervisor::note_death(Child& child, const Child& dead, int status) {
+  const auto now = Clock::now();
   ++child.restarts;
   child.deaths.push_back(now);
   while (now - child.deaths.front() > 60s) child.deaths.pop_front();
@@ -310,10 +365,10 @@ void Supervisor::note_death(Child& child, int status) {
   child.start_at = now + (recent == 1 ? 0ms : 100ms * (1 << std::min<size_t>(recent, 6)));
   const std::string how = WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
                                               : fmt::format("exit code {}", WEXITSTATUS(status));
-  fmt::print(stderr, "{} ended ({}); {} deaths in the last minute\n", child.name, how, recent);
+  fmt::print(stderr, "{} ended ({}); {} deaths in the last minute\n", dead.name, how, recent);
   if (recent < kMaxDeathsInAMinute) return;
-  std::string said = last_line(child.output);
-  if (said.empty()) said = last_line(paths_.log(child.name));
+  std::string said = last_line(dead.output);
+  if (said.empty()) said = last_line(paths_.log(dead.name));
   error_ = unavailable(
       fmt::format("{} ended {} times within a minute (last: {}){}", child.name, recent, how,
                   said.empty() ? "" : ": " + said),
@@ -326,7 +381,18 @@ void Supervisor::bury_dead_children() {
   for (pid_t pid = ::waitpid(-1, &status, WNOHANG); pid > 0;
        pid = ::waitpid(-1, &status, WNOHANG)) {
     for (auto& child : children_) {
-      if (child->pid == pid) note_death(*child, status);
+      if (child->pid == pid) bury(*child, status);
+    }
+  }
+}
+
+// A rank that is frozen, or still waits for a lost one, does not hold up the others' new start.
+void Supervisor::end_broken_groups() {
+  for (auto& child : children_) {
+    if (!child->kill_at.has_value() || Clock::now() < *child->kill_at) continue;
+    if (child->pid != 0) ::kill(child->pid, SIGKILL);
+    for (const Child* follower : child->followers) {
+      if (follower->pid != 0) ::kill(follower->pid, SIGKILL);
     }
   }
 }
@@ -391,6 +457,9 @@ void Supervisor::finish() {
                                paths_.redis_socket(), paths_.process_file("supervisor")}) {
     fs::remove(file, ignored);
   }
+  for (const auto& child : children_) {
+    if (!child->followers.empty()) fs::remove(paths_.rendezvous_file(child->name), ignored);
+  }
   if (state_ != "failed") fs::remove(paths_.service_file(), ignored);
   if (paths_.sockets != paths_.run) fs::remove(paths_.sockets, ignored);
   // A command that gets clients.lock must find supervisor.lock free.
@@ -415,6 +484,7 @@ int Supervisor::run() {
     start_due_children();
     std::this_thread::sleep_for(state_ == "starting" ? kStartTick : kTick);
     bury_dead_children();
+    end_broken_groups();
   }
   stop_children();
   finish();
@@ -426,6 +496,7 @@ int Supervisor::run() {
 Json to_json(const WorkerRequest& request) {
   return {{"count", request.count},
           {"threads", request.threads},
+          {"tp", request.tensor_parallel},
           {"device", request.device},
           {"memory_limit", request.memory_limit},
           {"activation_memory", request.activation_memory},
@@ -436,9 +507,10 @@ WorkerRequest read_worker_request(const fs::path& file) {
   const Json json = read_request(file);
   const auto count = json_field_or<int>(json, "count", "workers", 0);
   const auto threads = json_field_or<int>(json, "threads", "workers", 0);
+  const auto ranks = json_field_or<int>(json, "tp", "workers", 1);
   const auto device = json_field_or<std::string>(json, "device", "workers", "auto");
-  if (!count.ok() || !threads.ok() || !device.ok()) return {};
-  WorkerRequest request = {*count, *threads, *device, "", "", ""};
+  if (!count.ok() || !threads.ok() || !ranks.ok() || !device.ok()) return {};
+  WorkerRequest request = {*count, *threads, *ranks, *device, "", "", ""};
   for (auto [key, size] : {std::pair{"memory_limit", &request.memory_limit},
                            std::pair{"activation_memory", &request.activation_memory},
                            std::pair{"host_activation_memory", &request.host_activation_memory}}) {

@@ -7,6 +7,9 @@
 // lock while it shuts down, so that new commands wait and then start a new service. Children die
 // with it (PR_SET_PDEATHSIG). redis-server itself inherits the lock on redis/writer.lock: whatever
 // is killed and when, two redis-servers never write one append-only file.
+//
+// A worker of several ranks lives and dies as one: when a rank ends, the others get some seconds to
+// notice and to give their unit back, are killed if they still live, and all are started anew.
 #pragma once
 
 #include <filesystem>
@@ -23,10 +26,12 @@ namespace bitalloc::cli {
 // text) follow it.
 inline constexpr const char* kSupervise = "__supervise";
 
-// What run/workers.json asks for. Commands may only raise the count while a service runs.
+// What run/workers.json asks for. Commands may only raise the count while a service runs; what
+// they say of threads, ranks and device goes for the workers that they add.
 struct WorkerRequest {
   int count = 0;
-  int threads = 0;  // a worker; 0: cores / count
+  int threads = 0;          // a process; 0: cores / count
+  int tensor_parallel = 1;  // processes a worker
   std::string device = "auto";
   // Sizes for the workers' flags of the same names, as given ("8GiB"); empty: the worker's default.
   std::string memory_limit;

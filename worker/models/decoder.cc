@@ -33,6 +33,11 @@ at::Tensor band_mask(int64_t tokens, int64_t window, const at::Device& device) {
   return seen.view({1, 1, tokens, tokens});
 }
 
+// The features of some heads.
+Span features(Span heads, int64_t head_dim) {
+  return {heads.begin * head_dim, heads.count * head_dim};
+}
+
 }  // namespace
 
 at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
@@ -106,7 +111,17 @@ at::Tensor Layer::forward(const at::Tensor& hidden, const TokenContext& context,
   return finish(hidden, attention.attend(qkv.q, view.see(index, qkv.kv), context));
 }
 
-at::Tensor Decoder::embed(const at::Tensor& ids) const { return at::embedding(embedding, ids); }
+at::Tensor Decoder::embed(const at::Tensor& ids) const {
+  if (shard.group->is_single()) return at::embedding(embedding, ids);
+  // One rank has the row of a token, the others add zeros: the sum is exact.
+  const at::Tensor own = ids - shard.vocab.begin;
+  const at::Tensor elsewhere = (own < 0) | (own >= shard.vocab.count);
+  const at::Tensor rows = at::embedding(embedding, own.clamp(0, shard.vocab.count - 1))
+                              .masked_fill(elsewhere.unsqueeze(-1), 0.0)
+                              .to(at::kFloat);
+  shard.group->all_reduce_sum(rows);
+  return rows.to(embedding.scalar_type());
+}
 
 TokenContext Decoder::make_token_context(const at::Tensor& mask) const {
   const int64_t tokens = mask.size(1);
@@ -166,19 +181,24 @@ Layer build_layer(const ModelConfig& config, int64_t index, const WeightScope& w
   };
   Layer layer;
   layer.input_norm = norm(weights, "input_layernorm");
-  layer.attention.qkv = attention.linears({"q_proj", "k_proj", "v_proj"}, traits.qkv_bias);
-  layer.attention.output = attention.linear("o_proj", traits.output_bias);
+  const Shard& shard = weights.shard();
+  const Span q_rows = features(shard.heads, config.head_dim);
+  const Span kv_rows = features(shard.kv_heads, config.head_dim);
+  layer.attention.qkv = attention.linears(
+      {{"q_proj", q_rows}, {"k_proj", kv_rows}, {"v_proj", kv_rows}}, traits.qkv_bias);
+  layer.attention.output = attention.gathering("o_proj", traits.output_bias);
   if (traits.qk_norm) {
     layer.attention.q_norm = norm(attention, "q_norm");
     layer.attention.k_norm = norm(attention, "k_norm");
   }
-  layer.attention.num_heads = config.num_heads;
-  layer.attention.num_kv_heads = config.num_kv_heads;
+  layer.attention.num_heads = shard.heads.count;
+  layer.attention.num_kv_heads = shard.kv_heads.count;
   layer.attention.head_dim = config.head_dim;
   layer.attention.window = config.sliding_window[static_cast<size_t>(index)];
   layer.post_attention_norm = norm(weights, "post_attention_layernorm");
-  layer.mlp.gate_up = mlp.linears({"gate_proj", "up_proj"}, traits.mlp_bias);
-  layer.mlp.down = mlp.linear("down_proj", traits.mlp_bias);
+  layer.mlp.gate_up =
+      mlp.linears({{"gate_proj", shard.mlp}, {"up_proj", shard.mlp}}, traits.mlp_bias);
+  layer.mlp.down = mlp.gathering("down_proj", traits.mlp_bias);
   return layer;
 }
 
@@ -187,13 +207,16 @@ Decoder build_decoder(const ModelConfig& config, const WeightScope& weights,
   const WeightScope model = weights / "model";
   Decoder decoder;
   decoder.config = config;
-  decoder.embedding = model.tensor("embed_tokens.weight");
+  decoder.shard = weights.shard();
+  const Span vocab = decoder.shard.vocab;
+  decoder.embedding = model.rows("embed_tokens.weight", vocab);
   for (int64_t i = 0; i < config.num_layers; ++i) {
     decoder.layers.push_back(make_layer(i, model / "layers" / std::to_string(i)));
   }
   decoder.final_norm = {model.tensor("norm.weight"), config.rms_norm_eps};
-  decoder.output = config.tie_word_embeddings ? Linear(decoder.embedding, at::Tensor())
-                                              : weights.linear("lm_head", /*bias=*/false);
+  decoder.output = config.tie_word_embeddings
+                       ? Linear(decoder.embedding, at::Tensor())
+                       : weights.linears({{"lm_head", vocab}}, /*bias=*/false);
   if (decoder.embedding.is_cpu() && decoder.embedding.scalar_type() != at::kFloat) {
     decoder.output_float32 = decoder.output.weight().to(at::kFloat);
   }

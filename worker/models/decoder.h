@@ -13,6 +13,7 @@
 
 #include "common/model_config.h"
 #include "worker/kv_view.h"
+#include "worker/parallel.h"
 #include "worker/weights.h"
 
 namespace bitalloc {
@@ -85,24 +86,30 @@ struct Layer {
                      const KvView& view) const;
 };
 
-// A whole network. Members are what checkpoints call embed_tokens, layers, norm and lm_head.
+// A whole network, or one rank's shard of it. Members are what checkpoints call embed_tokens,
+// layers, norm and lm_head. Hidden states are whole, and alike, on every rank; heads, the width of
+// the MLP and the vocabulary are this rank's.
 struct Decoder {
-  ModelConfig config;
+  ModelConfig config;  // of the whole network
+  Shard shard;
   at::Tensor embedding;  // [vocab, hidden]
   std::vector<Layer> layers;
   RmsNorm final_norm;
-  Linear output;              // shares the embedding's storage when tied
-  at::Tensor output_float32;  // output's weight in float32: CPUs have no bfloat16 product with
-                              // float32 result; undefined where not needed
-  at::Tensor rope_inverse;    // [head_dim / 2] float32
+  Linear output;                  // shares the embedding's storage when tied
+  at::Tensor output_float32;      // output's weight in float32: CPUs have no bfloat16 product with
+                                  // float32 result; undefined where not needed
+  at::Tensor rope_inverse;        // [head_dim / 2] float32
+  int64_t weight_bytes_read = 0;  // out of the model's files
 
+  // Where its work runs.
+  Lanes lanes() const { return {embedding.device(), shard.group}; }
   // ids: int64 [batch, tokens] -> [batch, tokens, hidden_size].
   at::Tensor embed(const at::Tensor& ids) const;
   // mask: boolean [batch, tokens], true = a real token. Sequences whose padding is all on the right
   // take the plain causal path: no real token sees it anyway.
   TokenContext make_token_context(const at::Tensor& mask) const;
   // float32 logits [rows, vocab] of normed hidden states [rows, hidden_size], into `out` when it is
-  // defined (float32 [rows, vocab], contiguous).
+  // defined (float32 [rows, vocab], contiguous). A shard gives its part of the vocabulary.
   at::Tensor logits(const at::Tensor& normed, const at::Tensor& out = at::Tensor()) const;
   // Embedding to final norm.
   at::Tensor forward(const at::Tensor& ids, const TokenContext& context, const KvView& view) const;

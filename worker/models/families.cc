@@ -21,12 +21,18 @@ FamilyLayer layer_of(ModelFamily family) {
 
 }  // namespace
 
-Decoder load_decoder(const ModelFiles& files, c10::Device device, c10::ScalarType dtype) {
+Decoder load_decoder(const ModelFiles& files, c10::Device device, c10::ScalarType dtype,
+                     Collective& group) {
   const FamilyLayer make = layer_of(files.config.family);
-  return build_decoder(files.config, WeightScope(files, device, dtype),
-                       [&](int64_t index, const WeightScope& weights) {
-                         return make(files.config, index, weights);
-                       });
+  const Shard shard(files.config, group);
+  int64_t bytes_read = 0;
+  Decoder decoder =
+      build_decoder(files.config, WeightScope(files, device, dtype, shard, bytes_read),
+                    [&](int64_t index, const WeightScope& weights) {
+                      return make(files.config, index, weights);
+                    });
+  decoder.weight_bytes_read = bytes_read;
+  return decoder;
 }
 
 }  // namespace bitalloc

@@ -133,6 +133,7 @@ std::string workers_text(const Json& workers) {
   Table table({{"host"},
                {"pid", Table::Align::kRight},
                {"device"},
+               {"tp", Table::Align::kRight},
                {"state"},
                {"units", Table::Align::kRight},
                {"done", Table::Align::kRight},
@@ -141,7 +142,7 @@ std::string workers_text(const Json& workers) {
   for (const Json& worker : workers) {
     const Json units = worker.value("units", Json());
     table.add({text_of(worker, "host"), text_of(worker, "pid"), text_of(worker, "device"),
-               text_of(worker, "state"),
+               text_of(worker, "tp"), text_of(worker, "state"),
                units.is_array() ? fmt::format("{}", units.size()) : text_of(worker, "units"),
                text_of(worker, "units_done"), text_of(worker, "model_switches"),
                text_of(worker, "epoch")});

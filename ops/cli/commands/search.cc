@@ -56,7 +56,6 @@ void add_input_options(CLI::App* c, SearchFlags& f) {
   c->add_option("--disabled-layers", f.disabled_layers,
                 "pattern of attention modules to leave alone (repeatable)");
   c->add_option("--id", f.id, "name of the search (default: from model and fingerprint)");
-  c->add_option("--tp", f.tensor_parallel, "devices a model: only 1 so far")->group("");
   c->add_option("--memory", f.memory, "not implemented")->group("");
 }
 
@@ -250,6 +249,7 @@ void add_search_commands(CommandLine& line) {
   search->add_option("--checkpoint", flags->checkpoint, "start from the results in this file");
   on_run(line, search, [=, &context] {
     flags->device = workers->device;
+    flags->tensor_parallel = workers->tensor_parallel;
     return run_search(context, *flags, *workers);
   });
 
@@ -268,6 +268,7 @@ void add_search_commands(CommandLine& line) {
   submit->add_flag("--dry-run", submission->dry_run, "only say what it would cost");
   on_run(line, submit, [=, &context] {
     flags->device = workers->device;
+    flags->tensor_parallel = workers->tensor_parallel;
     return run_submit(context, *flags, *submission, *workers);
   });
 }
