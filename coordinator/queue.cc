@@ -154,6 +154,12 @@ void Search::forgive(size_t slot) {
   enter_phase(slot);
 }
 
+SearchStatus Search::status_to_store() const {
+  SearchStatus stored = status;
+  if (done_is_sent) stored.state = SearchState::kDone;
+  return stored;
+}
+
 // ---- the queue ----------------------------------------------------------------------------------
 
 Queue::Queue(QueueOptions options) : options_(options) {}
@@ -185,8 +191,8 @@ uint64_t Queue::persist(decltype(StoreOp::change) change, Pending pending) {
   return token;
 }
 
-void Queue::persist_status(Search& search, const SearchStatus& status, StatusPending pending) {
-  persist(PutStatus{search.id, status}, std::move(pending));
+void Queue::persist_status(const Search& search, StatusPending pending) {
+  persist(PutStatus{search.id, search.status_to_store()}, std::move(pending));
 }
 
 // ---- searches -----------------------------------------------------------------------------------
@@ -287,7 +293,7 @@ void Queue::resubmit(Search& search, const event::Submit& event) {
                       search.spec,
                       search.fingerprint,
                       search.created_unix,
-                      search.status,
+                      search.status_to_store(),
                       search.fence,
                       search.has_tokens,
                       {},
@@ -351,7 +357,7 @@ void Queue::on(const event::Change& event) {
     act(action::Forget{search->id});
   }
   refresh(*search);
-  persist_status(*search, search->status, StatusPending{search->id, event.request});
+  persist_status(*search, StatusPending{search->id, event.request});
 }
 
 void Queue::on(const event::Delete& event) {
@@ -382,7 +388,7 @@ void Queue::fail_search(Search& search, Error error) {
   revoke_all(search);
   refresh(search);
   act(action::Forget{search.id});
-  persist_status(search, search.status, StatusPending{search.id, std::nullopt});
+  persist_status(search, StatusPending{search.id, std::nullopt});
 }
 
 // A complete search first gets its checkpoint, then the durable state `done`, and only then is
@@ -404,9 +410,8 @@ void Queue::maybe_finish(Search& search) {
 void Queue::on(const event::CheckpointWritten& event) {
   Search* search = find_mutable(event.search);
   if (search == nullptr || !search->finishing) return;
-  SearchStatus status = search->status;
-  status.state = SearchState::kDone;
-  persist_status(*search, status, StatusPending{search->id, std::nullopt, true});
+  search->done_is_sent = true;
+  persist_status(*search, StatusPending{search->id, std::nullopt, true});
 }
 
 void Queue::report_conflict(Search& search, const UnitId& unit, const WorkerEpoch& worker) {

@@ -278,7 +278,8 @@ struct Search {
   SearchStatus status;
   Fence fence;
   bool has_tokens = false;
-  bool finishing = false;  // complete; the checkpoint and the state `done` are being written
+  bool finishing = false;     // complete; the checkpoint and the state `done` are being written
+  bool done_is_sent = false;  // the state `done` is on its way to the store, or there
   ScoreTable table;
   PlanLayout layout;
   size_t calibrations_left = 0;    // units; scores wait for them
@@ -310,6 +311,8 @@ struct Search {
   void count(size_t slot, const UnitResult& result);  // into the table; kDone
   void forgive(size_t slot);                          // as if it had never failed
 
+  // What the store is told next. No later change may take back a `done` that is on its way.
+  SearchStatus status_to_store() const;
   // Units that are neither done, nor on their way to the store, nor leased, nor set aside.
   int64_t open() const {
     return table.units_total() - table.units_done() - leased - storing - std::ssize(set_aside);
@@ -444,7 +447,7 @@ class Queue {
   void forget_failures(Search& search);
   void fail_search(Search& search, Error error);
   void maybe_finish(Search& search);
-  void persist_status(Search& search, const SearchStatus& status, StatusPending pending);
+  void persist_status(const Search& search, StatusPending pending);
   uint64_t persist(decltype(StoreOp::change) change, Pending pending);
   Search* find_mutable(const std::string& id);
   void report_conflict(Search& search, const UnitId& unit, const WorkerEpoch& worker);

@@ -65,7 +65,7 @@ void Queue::grant(Search& search, size_t slot, const WorkerEpoch& epoch, Worker&
           LeasePending{search.id, search.unit(slot), lease});
   if (search.status.state == SearchState::kQueued) {
     search.status.state = SearchState::kRunning;
-    persist_status(search, search.status, StatusPending{search.id, std::nullopt});
+    persist_status(search, StatusPending{search.id, std::nullopt});
   }
 }
 

@@ -195,6 +195,30 @@ TEST_F(QueueTest, SearchIsDoneOnlyAfterItsCheckpoint) {
   EXPECT_EQ(state(), SearchState::kDone);
 }
 
+// Simulator, seeds 120 and 303: an order that came while `done` was on its way wrote the state
+// before it over the `done`.
+TEST_F(QueueTest, NoOrderTakesBackADoneThatIsOnItsWay) {
+  submit("s", small_spec());
+  hello("w");
+  finish_all("w");
+  handle(event::CheckpointWritten{"s"});
+  handle(event::Change{++request_, "s", event::Change::Kind::kPause});
+  handle(event::Change{++request_, "s", event::Change::Kind::kReprioritize, 7});
+  event::Submit again;
+  again.record = record_of("s");
+  again.tokens = std::make_shared<SearchTokens>();
+  handle(again);
+  ASSERT_EQ(ops_.size(), 4u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(std::get<PutStatus>(ops_[i].change).status.state, SearchState::kDone) << i;
+  }
+  EXPECT_EQ(std::get<PutStatus>(ops_[2].change).status.priority, 7);
+  EXPECT_EQ(std::get<PutSearch>(ops_[3].change).record.status.state, SearchState::kDone);
+  EXPECT_EQ(state(), SearchState::kRunning);
+  store_all();
+  EXPECT_EQ(state(), SearchState::kDone);
+}
+
 TEST_F(QueueTest, ScoresWaitForCalibration) {
   submit("s", small_spec(true));
   hello("w", 4);

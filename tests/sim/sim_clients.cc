@@ -87,6 +87,7 @@ void SimClients::note(Watched& search, const Order& order, const ClientReply& re
     return fmt::format("client: {} of '{}' {}", kind_name(order.kind), id,
                        reply.error ? "refused: " + reply.error->message : "answered");
   });
+  search.refused = reply.error.has_value();
   if (order.kind == Kind::kDelete) search.acknowledged = false;
   if (reply.error) return;
   if (order.kind == Kind::kSubmit) {

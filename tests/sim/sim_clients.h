@@ -39,6 +39,7 @@ class SimClients : public Process {
     std::shared_ptr<const SearchSpec> spec;  // submitted last
     int64_t priority = 0;
     bool acknowledged = false;  // the submission
+    bool refused = false;       // the last order, for good: the search had ended
     uint64_t order = 0;         // which one is open
     bool asked = false;
   };

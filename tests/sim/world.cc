@@ -49,12 +49,21 @@ class World {
     const bool serving = std::any_of(coordinators_.begin(), coordinators_.end(),
                                      [](const auto& c) { return c->alive(); });
     if (!serving) start_coordinator(false);
+    find_endpoint();
     std::erase_if(living_, [](const SimWorker* worker) { return worker->ended(); });
     for (int64_t n = std::ssize(living_); n < options_.workers; ++n) start_worker();
     if (!redis_.alive() && !redis_.is_starting()) {
       redis_.restart_after(random().between(50, 3'000));
     }
     timeline().after(500, [this] { supervise(); });
+  }
+
+  // The one that listened last may have been taken over while it began; the others still listen.
+  void find_endpoint() {
+    if (endpoint_ == nullptr || endpoint_->alive()) return;
+    for (const auto& coordinator : coordinators_) {
+      if (coordinator->alive() && coordinator->listening()) endpoint_ = coordinator.get();
+    }
   }
 
   void start_coordinator(bool take_over) {
@@ -223,6 +232,7 @@ class World {
     if (stored == nullptr) return false;
     const SearchState state = stored->status.state;
     if (state == SearchState::kDone) return true;
+    if (search.refused && has_ended(state)) return true;  // what has ended is not paused
     if (search.script.goal == Script::Goal::kPaused) return state == SearchState::kPaused;
     return search.script.goal == Script::Goal::kCancelled && has_ended(state);
   }
