@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes every parser of what comes from outside (tests/fuzz), two at a time.
+# Fuzzes every parser of what comes from outside (tests/fuzz), BITALLOC_JOBS (2) at a time.
 #
 #   ops/fuzz.sh [--seconds N] [TARGET…]      N seconds a target (60); without names: all
 #
@@ -59,8 +59,9 @@ fuzz() {
   if "build-fuzz/tests/fuzz_$target" -max_total_time="$seconds" -max_len="$max_input_bytes" \
     -rss_limit_mb="$memory_mb" -timeout="$one_input_s" -artifact_prefix="$crashes/" \
     -print_final_stats=1 "${options[@]}" "${seeds[@]}" >"build-fuzz/$target.log" 2>&1; then
-    printf '%-14s %10s inputs, %5s kept, no crash\n' "$target" \
+    printf '%-14s %10s inputs, %6s edges, %5s kept, no crash\n' "$target" \
       "$(awk '/number_of_executed_units/ {print $2}' "build-fuzz/$target.log")" \
+      "$(awk '$3 == "cov:" {edges = $4} END {print edges}' "build-fuzz/$target.log")" \
       "$(find "$found" -type f | wc -l)"
     return
   fi
@@ -77,10 +78,11 @@ main() {
   if [[ ${#targets[@]} -eq 0 ]]; then
     mapfile -t targets < <(find tests/fuzz/targets -name '*.cc' -printf '%f\n' | sed 's/\.cc$//' | sort)
   fi
-  say "${#targets[@]} targets, $seconds s each, two at a time"
+  local at_once="${BITALLOC_JOBS:-2}"
+  say "${#targets[@]} targets, $seconds s each, $at_once at a time"
   export -f fuzz
   export seconds max_input_bytes memory_mb one_input_s
-  if printf '%s\n' "${targets[@]}" | xargs -P 2 -I '{}' bash -c 'fuzz {} || exit 1'; then
+  if printf '%s\n' "${targets[@]}" | xargs -P "$at_once" -I '{}' bash -c 'fuzz {} || exit 1'; then
     say "no crash"
   else
     say "a target crashed; a fixed input belongs into tests/fuzz/regressions/TARGET"
