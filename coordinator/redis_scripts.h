@@ -7,21 +7,24 @@
 // check of the lock, one AOF transaction and one fsync for hundreds of changes. (A pipeline of
 // single calls would not do: Redis reads 16 KiB of a pipeline a turn and syncs after each turn.)
 //
-// Keys: `bitalloc:coordinator` (hash fence, holder, expires_ms, changes), `bitalloc:searches` (set
-// of ids), and of a search, under `bitalloc:{id}:` with the braces, which keep one search in one slot of a
-// cluster: `spec` (hash spec, fingerprint, created_unix), `state` (JSON), `fence` (integer),
-// `leases` (hash unit → "fence worker"), `results` (hash unit → packed), `failures` (hash unit →
-// JSON, the units that are set aside), `tokens` (hash of blobs), `events` (capped stream).
+// Keys: `bitalloc:coordinator` (hash fence, holder, expires_ms, changes, connection),
+// `bitalloc:searches` (set of ids), and of a search, under `bitalloc:{id}:` with the braces, which
+// keep one search in one slot of a cluster: `spec` (hash spec, fingerprint, created_unix), `state`
+// (JSON), `fence` (integer), `leases` (hash unit → "fence worker"), `results` (hash unit → packed),
+// `failures` (hash unit → JSON, the units that are set aside), `tokens` (hash of blobs), `events`
+// (capped stream).
 #pragma once
 
 namespace bitalloc::redis_scripts {
 
-// KEYS[1] is the lock and ARGV[1] "fence/changes" of this coordinator in every script below: how
-// many changes it knows to be durable. A Redis that holds fewer was restarted with an older file; a
-// write on top of that would hide what is missing.
+// KEYS[1] is the lock and ARGV[1] "fence/changes/connection" of this coordinator in every script
+// below. Changes: how many it knows to be durable. A Redis that holds fewer was restarted with an
+// older file; a write on top of that would hide what is missing. Connection: its number, counted by
+// the coordinator. What was sent on an earlier one and comes after a later one has written is
+// refused: it has been sent again, and a search may have been deleted or replaced since.
 inline constexpr const char* kCheckLock = R"lua(
-local fence, known = string.match(ARGV[1], '^(%d+)/(%d+)$')
-local lock = redis.call('HMGET', KEYS[1], 'fence', 'changes', 'holder')
+local fence, known, connection = string.match(ARGV[1], '^(%d+)/(%d+)/(%d+)$')
+local lock = redis.call('HMGET', KEYS[1], 'fence', 'changes', 'holder', 'connection')
 if not lock[1] then
   return redis.error_reply('FENCED the lock is gone: Redis has lost its data or was flushed')
 end
@@ -33,6 +36,12 @@ if lock[1] ~= fence or changes < tonumber(known) then
   return redis.error_reply('FENCED Redis has gone back to an older state (' ..
       string.format('change %.0f', changes) .. ', ' .. known .. ' was acknowledged): start the ' ..
       'coordinator again, and what is missing is scored again')
+end
+local newest = tonumber(lock[4] or 0)
+if newest > tonumber(connection) then
+  return redis.error_reply('FENCED a later connection of this coordinator has written since')
+elseif newest < tonumber(connection) then
+  redis.call('HSET', KEYS[1], 'connection', connection)
 end
 changes = redis.call('HINCRBY', KEYS[1], 'changes', 1)
 )lua";
@@ -51,7 +60,7 @@ if expires > now and expires <= now + ARGV[3] and ARGV[2] ~= 'take-over' then
 end
 local fence = math.max(now, tonumber(redis.call('HGET', KEYS[1], 'fence') or 0) + 1)
 redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'fence', string.format('%.0f', fence),
-           'expires_ms', string.format('%.0f', now + ARGV[3]))
+           'expires_ms', string.format('%.0f', now + ARGV[3]), 'connection', 0)
 return {fence, '', 0, redis.call('HINCRBY', KEYS[1], 'changes', 1)}
 )lua";
 

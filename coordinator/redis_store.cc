@@ -124,6 +124,7 @@ Result<std::unique_ptr<RedisStore>> RedisStore::open(RedisStoreOptions options, 
 }
 
 Status RedisStore::prepare() {
+  ++connection_number_;
   BA_RETURN_IF_ERROR(connection_.connect(options_.address, options_.timeout_ms));
   BA_RETURN_IF_ERROR(check_settings());
   return load_scripts();
@@ -329,7 +330,7 @@ std::vector<std::string> RedisStore::eval(Script script, const std::vector<std::
   std::vector<std::string> command = {"EVALSHA", script_sha_[script],
                                       std::to_string(keys.size() + 1), kLock};
   command.insert(command.end(), keys.begin(), keys.end());
-  command.push_back(fmt::format("{}/{}", fence_, changes_));
+  command.push_back(fmt::format("{}/{}/{}", fence_, changes_, connection_number_));
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }

@@ -9,6 +9,7 @@
 //
 // Loss of Redis: the thread tells StoreLost, connects again with growing pauses, verifies the lock
 // and the settings, loads the scripts, and runs again everything that was not answered, in order.
+// What the lost connection sent and Redis reads only then is refused.
 // A newer coordinator's lock ends it: StoreFenced, and nothing is written any more.
 #pragma once
 
@@ -41,7 +42,8 @@ class RedisStore : public ResultStore {
   static constexpr size_t kCapacity = 32'768;
 
   // Connects, waits while Redis loads its file, checks version and settings, takes the lock (waits
-  // at most lock_ttl_ms for a stale one). Errors: kUnavailable, or kInvalidArgument with what to set.
+  // at most lock_ttl_ms for a stale one). Errors: kUnavailable, or kInvalidArgument with what to
+  // set.
   static Result<std::unique_ptr<RedisStore>> open(RedisStoreOptions options, Callback callback);
   ~RedisStore() override;
 
@@ -104,7 +106,8 @@ class RedisStore : public ResultStore {
   RedisConnection connection_;
   std::array<std::string, kCount> script_sha_;
   std::string fence_;
-  int64_t changes_ = 0;  // that Redis has acknowledged: it must never hold fewer
+  int64_t connection_number_ = 0;  // a later one's first write ends what an earlier one sent
+  int64_t changes_ = 0;            // that Redis has acknowledged: it must never hold fewer
   std::string detail_;
   bool durable_ = false;
   std::chrono::steady_clock::time_point renew_at_;

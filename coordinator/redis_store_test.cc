@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 
+#include "coordinator/redis_scripts.h"
 #include "tests/process/fake_worker.h"
 #include "tests/process/fake_worker_service.h"
 
@@ -329,6 +330,32 @@ TEST_F(RedisStoreTest, FlushedScriptsAreLoadedAgain) {
   ASSERT_TRUE(redis.command({"SCRIPT", "FLUSH"}).ok());
   (*store)->put({1, PutSearch{record(), tokens()}});
   EXPECT_TRUE(listener.wait_done(1));
+}
+
+// Simulator, seed 268: a result of a deleted search that was still on its way when the connection
+// was lost became one of the search that came after it under the same name.
+TEST_F(RedisStoreTest, WhatALostConnectionSentIsRefusedOnceTheNextOneHasWritten) {
+  Listener listener;
+  auto store = open(listener);
+  ASSERT_TRUE((*store)->load().ok());
+  RedisConnection redis;
+  ASSERT_TRUE(redis.connect(options().address, 1'000).ok());
+  const auto first = redis.command({"HMGET", "bitalloc:coordinator", "fence"});
+  ASSERT_TRUE(first.ok());
+  ASSERT_TRUE(redis.command({"SCRIPT", "FLUSH"}).ok());  // the store connects again
+  (*store)->put({1, PutSearch{record(), tokens()}});
+  ASSERT_TRUE(listener.wait_for<StoreBack>());
+  ASSERT_TRUE(listener.wait_done(1));
+  const std::string script = std::string(redis_scripts::kCheckLock) + redis_scripts::kRenew;
+  const auto late = [&](int connection) {
+    const auto reply = redis.command({"EVAL", script, "1", "bitalloc:coordinator",
+                                      fmt::format("{}/0/{}", first->text(0), connection), "500"});
+    return reply.ok() ? "taken" : reply.error().message;
+  };
+  EXPECT_NE(late(1).find("FENCED a later connection"), std::string::npos) << late(1);
+  EXPECT_EQ(late(2), "taken");
+  (*store)->put({2, put_result(2)});
+  EXPECT_TRUE(listener.wait_done(2));
 }
 
 TEST_F(RedisStoreTest, VolatileSettingsAreRefusedWithTheirMending) {

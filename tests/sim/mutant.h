@@ -9,11 +9,12 @@ namespace bitalloc::sim {
 enum class Mutant {
   kNone,
   // The store.
-  kForgetsResults,    // says that a result is durable and drops it
-  kLosesLastSecond,   // as with `appendfsync everysec`: a crash takes what was acknowledged
-  kTakesStaleFences,  // lets a coordinator that was taken over write
-  kLastWriteWins,     // a later result replaces the first
-  kAddsDuplicates,    // a second copy of a result is added to the first
+  kForgetsResults,      // says that a result is durable and drops it
+  kLosesLastSecond,     // as with `appendfsync everysec`: a crash takes what was acknowledged
+  kTakesStaleFences,    // lets a coordinator that was taken over write
+  kTakesLatePipelines,  // does what a lost connection sent after the next one has written
+  kLastWriteWins,       // a later result replaces the first
+  kAddsDuplicates,      // a second copy of a result is added to the first
   // Between the queue and the world.
   kAcksBeforeDurable,   // when the result is on its way to the store
   kSendsBeforeDurable,  // the unit goes out while its lease is on its way to the store
@@ -40,6 +41,7 @@ inline constexpr std::array kMutants = {
     MutantName{Mutant::kForgetsResults, "store forgets results"},
     MutantName{Mutant::kLosesLastSecond, "store loses the last second in a crash"},
     MutantName{Mutant::kTakesStaleFences, "store takes stale fences"},
+    MutantName{Mutant::kTakesLatePipelines, "store takes late pipelines"},
     MutantName{Mutant::kLastWriteWins, "store: the last write wins"},
     MutantName{Mutant::kAddsDuplicates, "store adds duplicates"},
     MutantName{Mutant::kAcksBeforeDurable, "ack before durable"},

@@ -10,8 +10,15 @@ RedisModel::Acquired RedisModel::acquire(bool take_over, TimeMs ttl_ms, TimeMs n
   const bool is_fresh = expires_ > now && expires_ <= now + ttl_ms;  // not: the clock went back
   if (is_fresh && !take_over) return {0, expires_ - now};
   ++fence_;
+  connection_ = 0;
   renew(ttl_ms, now);
   return {fence_, 0};
+}
+
+bool RedisModel::admits(int64_t fence, int64_t connection) {
+  if (!holds(fence) || connection < connection_) return false;
+  connection_ = connection;
+  return true;
 }
 
 StoreDone RedisModel::apply(const StoreOp& op) {

@@ -21,6 +21,8 @@ class RedisModel {
   // Times are of Redis' clock.
   Acquired acquire(bool take_over, TimeMs ttl_ms, TimeMs now);
   bool holds(int64_t fence) const { return fence_ == fence; }
+  // Of a later connection than any before: those are refused from now on.
+  bool admits(int64_t fence, int64_t connection);
   // REQUIRES: holds(fence).
   void renew(TimeMs ttl_ms, TimeMs now) { expires_ = now + ttl_ms; }
 
@@ -49,6 +51,7 @@ class RedisModel {
 
   int64_t fence_ = 0;
   TimeMs expires_ = 0;
+  int64_t connection_ = 0;                        // the latest that wrote
   std::map<std::string, SearchRecord> searches_;  // without results
   std::map<std::string, std::map<UnitId, std::string>> results_;
 };

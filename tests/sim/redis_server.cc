@@ -76,8 +76,10 @@ void RedisServer::run_pipeline(std::shared_ptr<const Pipeline> pipeline,
 
 // False: not all of it.
 bool RedisServer::apply(const Pipeline& pipeline, size_t limit, PipelineReply& reply) {
-  reply.fenced = !model_.holds(pipeline.fence);
-  if (reply.fenced && scene_.mutant == Mutant::kTakesStaleFences) reply.fenced = false;
+  reply.fenced = !model_.admits(pipeline.fence, pipeline.connection);
+  const bool is_late = model_.holds(pipeline.fence);
+  if (scene_.mutant == Mutant::kTakesStaleFences && !is_late) reply.fenced = false;
+  if (scene_.mutant == Mutant::kTakesLatePipelines && is_late) reply.fenced = false;
   if (reply.fenced) {
     scene_.audit.refused_stale();
     return true;

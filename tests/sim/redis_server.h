@@ -16,6 +16,7 @@ namespace bitalloc::sim {
 
 struct Pipeline {
   int64_t fence = 0;
+  int64_t connection = 0;
   TimeMs renew_ms = -1;  // the lock first, for so long; −1: not
   std::vector<StoreOp> ops;
   size_t cut = SIZE_MAX;  // the sender died: only so many ops got onto the wire

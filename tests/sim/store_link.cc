@@ -128,6 +128,7 @@ void StoreLink::pump() {
 void StoreLink::send(const std::shared_ptr<Pipeline>& pipeline,
                      std::function<void(PipelineReply)> then) {
   sent_ = pipeline;
+  pipeline->connection = connection_;
   call([=, this](int64_t number) {
     server_.run_pipeline(
         pipeline, [=, this](const PipelineReply& reply) { back(number, [=] { then(reply); }); });
