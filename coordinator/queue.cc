@@ -361,6 +361,11 @@ void Queue::on(const event::Change& event) {
 }
 
 void Queue::on(const event::Delete& event) {
+  if (deleting_.contains(event.search)) {  // "not found" would promise what is not durable yet
+    return act(action::ReplyError{
+        event.request, unavailable(fmt::format(
+                           "search '{}' is being deleted; try again in a moment", event.search))});
+  }
   Search* search = find_mutable(event.search);
   if (search == nullptr || store_lost_) {
     const Error error = store_lost_

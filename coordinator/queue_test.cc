@@ -585,6 +585,20 @@ TEST_F(QueueTest, ResultOfADeletedSearchIsDropped) {
 }
 
 // A result of the old search that is still on its way must not count for a new one of that name.
+// Simulator, seed 647: "not found" before the delete was durable, and the search came back.
+TEST_F(QueueTest, DeleteThatIsOnItsWayIsNotAnsweredWithNotFound) {
+  submit("s", small_spec());
+  handle(event::Delete{++request_, "s"});
+  handle(event::Delete{++request_, "s"});
+  const auto refused = taken<action::ReplyError>();
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].error.code, ErrorCode::kUnavailable);
+  store_all();
+  EXPECT_EQ(taken<action::ReplyDeleted>().size(), 1u);
+  handle(event::Delete{++request_, "s"});
+  EXPECT_EQ(taken<action::ReplyError>()[0].error.code, ErrorCode::kNotFound);
+}
+
 TEST_F(QueueTest, SameNameWaitsUntilTheOldOneIsGone) {
   submit("s", small_spec());
   hello("a", 1);
