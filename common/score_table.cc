@@ -28,8 +28,10 @@ bool take(std::string_view& bytes, std::vector<T>& values) {
 }
 
 Status validate_calibration(const UnitResult& result, const SearchSpec& spec) {
-  if (result.amax.size() != 2 * spec.sites.size() || !result.sums.empty()) {
-    return invalid_argument("a calibration result must hold two numbers a site", "amax");
+  if (result.amax.size() != 2 * spec.sites.size() || !result.sums.empty() ||
+      !result.tokens.empty()) {
+    return invalid_argument("a calibration result must hold two numbers a site, and no more",
+                            "amax");
   }
   for (size_t i = 0; i < result.amax.size(); ++i) {
     if (std::isfinite(result.amax[i]) && result.amax[i] >= 0) continue;
@@ -44,7 +46,7 @@ Status validate_scores(const UnitResult& result, const SearchSpec& spec) {
   const int64_t metrics = metrics_per_sequence(spec);
   const int64_t sequences = spec.batch_size(result.unit.batch);
   const int64_t rows = result.unit.row_end - result.unit.row_begin;
-  if (std::ssize(result.tokens) != sequences ||
+  if (std::ssize(result.tokens) != sequences || !result.amax.empty() ||
       std::ssize(result.sums) != rows * spec.num_columns() * metrics * sequences) {
     return invalid_argument(
         fmt::format("the result of {} has the wrong size", unit_name(result.unit)), "sums");
