@@ -13,13 +13,11 @@ enum class Mutant {
   kLosesLastSecond,     // as with `appendfsync everysec`: a crash takes what was acknowledged
   kTakesStaleFences,    // lets a coordinator that was taken over write
   kTakesLatePipelines,  // does what a lost connection sent after the next one has written
-  kLastWriteWins,       // a later result replaces the first
   kAddsDuplicates,      // a second copy of a result is added to the first
   // Between the queue and the world.
   kAcksBeforeDurable,   // when the result is on its way to the store
   kSendsBeforeDurable,  // the unit goes out while its lease is on its way to the store
   kSendsDoneUnits,      // now and then a unit whose result is durable goes out again
-  kDropsAcks,           // no result is ever acknowledged
   kDropsRevokes,        // no unit is ever taken back
   kDropsUnits,          // one unit in ten is never sent, and its lease renewed all the same
   kIgnoresPauses,       // a pause is answered, nothing more
@@ -42,12 +40,10 @@ inline constexpr std::array kMutants = {
     MutantName{Mutant::kLosesLastSecond, "store loses the last second in a crash"},
     MutantName{Mutant::kTakesStaleFences, "store takes stale fences"},
     MutantName{Mutant::kTakesLatePipelines, "store takes late pipelines"},
-    MutantName{Mutant::kLastWriteWins, "store: the last write wins"},
     MutantName{Mutant::kAddsDuplicates, "store adds duplicates"},
     MutantName{Mutant::kAcksBeforeDurable, "ack before durable"},
     MutantName{Mutant::kSendsBeforeDurable, "unit before its lease is durable"},
     MutantName{Mutant::kSendsDoneUnits, "a done unit goes out again"},
-    MutantName{Mutant::kDropsAcks, "acks are dropped"},
     MutantName{Mutant::kDropsRevokes, "revokes are dropped"},
     MutantName{Mutant::kDropsUnits, "units are dropped and their leases kept"},
     MutantName{Mutant::kIgnoresPauses, "pauses are ignored"},

@@ -96,16 +96,13 @@ void RedisServer::apply_one(int64_t fence, const StoreOp& op, PipelineReply& rep
   const std::optional<std::string> before = stored ? std::optional(*stored) : std::nullopt;
   StoreDone done = model_.apply(op);
   scene_.audit.applied(fence, op, done);
-  if (result != nullptr) misbehave(*result, before ? &*before : nullptr, done);
+  if (result != nullptr) misbehave(*result, before ? &*before : nullptr);
   reply.done.push_back(std::move(done));
 }
 
-void RedisServer::misbehave(const PutResult& change, const std::string* before, StoreDone& done) {
+void RedisServer::misbehave(const PutResult& change, const std::string* before) {
   if (scene_.mutant == Mutant::kForgetsResults && scene_.random.one_in(20)) {
     model_.overwrite(change.search, change.unit, nullptr);
-  } else if (scene_.mutant == Mutant::kLastWriteWins && before != nullptr) {
-    model_.overwrite(change.search, change.unit, &change.packed);
-    done.outcome = StoreDone::Outcome::kDuplicate;
   } else if (scene_.mutant == Mutant::kAddsDuplicates && before != nullptr) {
     UnitResult sum = *unpack_unit_result(change.unit, *before);
     for (double& value : sum.sums) value *= 2;

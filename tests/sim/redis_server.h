@@ -54,7 +54,7 @@ class RedisServer : public Process {
   void died() override;
   bool apply(const Pipeline& pipeline, size_t limit, PipelineReply& reply);
   void apply_one(int64_t fence, const StoreOp& op, PipelineReply& reply);
-  void misbehave(const PutResult& change, const std::string* before, StoreDone& done);
+  void misbehave(const PutResult& change, const std::string* before);
   void keep_old_copy();
 
   RedisModel model_;

@@ -59,9 +59,6 @@ void Saboteur::spoil(const Event& event, Actions& actions) {
     case Mutant::kSendsDoneUnits:
       send_again(actions);
       break;
-    case Mutant::kDropsAcks:
-      remove<action::SendAck>(actions);
-      break;
     case Mutant::kDropsRevokes:
       remove<action::SendRevoke>(actions);
       break;

@@ -11,7 +11,7 @@ namespace bitalloc::sim {
 namespace {
 
 constexpr uint64_t kSeeds = 500;
-constexpr uint64_t kSeedsOfAMutant = 120;
+constexpr uint64_t kSeedsOfAMutant = 300;
 
 std::string replay_command(uint64_t seed) {
   return fmt::format(

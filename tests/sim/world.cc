@@ -233,8 +233,14 @@ class World {
     const SearchState state = stored->status.state;
     if (state == SearchState::kDone) return true;
     if (search.refused && has_ended(state)) return true;  // what has ended is not paused
+    // Every worker that was there then had another model: said so, and the search is over.
+    if (state == SearchState::kFailed && !options_.wrong_model.empty()) return true;
     if (search.script.goal == Script::Goal::kPaused) return state == SearchState::kPaused;
     return search.script.goal == Script::Goal::kCancelled && has_ended(state);
+  }
+
+  bool is_done(const SimClients::Watched& search) {
+    return redis_.model().find(search.script.search)->status.state == SearchState::kDone;
   }
 
   void check_end() {
@@ -246,7 +252,7 @@ class World {
             fmt::format("'{}' is {} after {} s", search->script.search,
                         stored ? search_state_name(stored->status.state) : "nowhere",
                         timeline().now() / 1'000));
-      } else if (search->script.goal == Script::Goal::kDone) {
+      } else if (search->script.goal == Script::Goal::kDone && is_done(*search)) {
         check_results(*search);
       }
     }
