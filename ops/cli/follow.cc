@@ -108,6 +108,7 @@ void add_worker_options(CLI::App* command, WorkerFlags& flags) {
     // Checked here, so that a wrong size is a wrong flag and not a worker that does not start.
     const auto check = [](const std::string& given) {
       std::string bytes = given;
+      if (bytes.starts_with('-')) return std::string("a size is not negative");
       return CLI::AsSizeValue(/*kb_is_1000=*/true)(bytes);
     };
     command->add_option(flag, size, text)->envname(variable)->check(CLI::Validator(check, "SIZE"));
