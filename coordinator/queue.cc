@@ -104,9 +104,11 @@ void Search::enter_phase(size_t slot) {
   const bool calibrates = slot < layout.num_calibration_units();
   switch (phases[slot]) {
     case UnitPhase::kOpen:
+      // Also one that has failed: a worker may still hold a unit of a deleted search of this name.
+      if (!calibrates && calibrations_left > 0) break;
       if (const auto trouble = troubles.find(slot); trouble != troubles.end()) {
         retries.insert(trouble->second.group(), slot);
-      } else if (calibrates || calibrations_left == 0) {
+      } else {
         fresh.insert(slot);
       }
       break;
@@ -471,7 +473,9 @@ void Queue::stored(ResultPending& pending, const StoreDone& event) {
 void Queue::stored(const LeasePending& pending, const StoreDone&) {
   Search* search = find_mutable(pending.search);
   if (search == nullptr || !pending.send) return;
-  const auto leases = search->leases.find(*search->slot(pending.unit));
+  const std::optional<size_t> slot = search->slot(pending.unit);
+  if (!slot) return;  // deleted meanwhile, and this is another search of the same name
+  const auto leases = search->leases.find(*slot);
   if (leases == search->leases.end()) return;  // released meanwhile
   for (const HeldLease& lease : leases->second) {
     if (lease.fence != pending.lease.fence) continue;
