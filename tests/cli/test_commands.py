@@ -176,7 +176,7 @@ def test_wrong_flags(cli, small_model):
     refusal(cli, dry_run(small_model, "--dtype", "float16"), "dtype", "float16")
     refusal(cli, dry_run(small_model, "--scale-policy", "loud"), "--scale-policy")
     refusal(cli, dry_run(small_model, "--id", "../x"), "../x")
-    refusal(cli, dry_run(small_model, "--tp", "2"), "--tp", error="unsupported")
+    refusal(cli, dry_run(small_model, "--tp", "3"), "--tp", error="unsupported")
     refusal(cli, dry_run(small_model, "--memory", "8GiB"), "--memory", error="unsupported")
 
 
