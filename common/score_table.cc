@@ -110,7 +110,11 @@ Result<UnitResult> unpack_unit_result(const UnitId& unit, std::string_view bytes
 }
 
 ScoreTable::ScoreTable(const SearchSpec& spec)
-    : spec_(spec), layout_(spec), units_(plan_units(spec)), results_(units_.size()) {}
+    : spec_(spec),
+      layout_(spec),
+      units_(plan_units(spec)),
+      blocks_(layout_.num_batches()),
+      has_(units_.size()) {}
 
 size_t ScoreTable::sequences_of(const UnitId& unit) const {
   return unit.kind == UnitKind::kScore ? static_cast<size_t>(spec_.batch_size(unit.batch)) : 0;
@@ -122,29 +126,51 @@ size_t ScoreTable::sums_of(const UnitId& unit) const {
          sequences_of(unit);
 }
 
-ScoreTable::Numbers ScoreTable::numbers(const UnitResult& result) const {
-  const size_t count = result.sums.size() + result.tokens.size() + result.amax.size();
-  const UnitId& unit = result.unit;
-  const bool calibrates = unit.kind == UnitKind::kCalibrate;
-  BA_CHECK(count == (calibrates ? 2 * spec_.sites.size() : sums_of(unit) + sequences_of(unit)),
-           "a result that was not validated");
-  const auto values = std::make_shared<double[]>(count);
-  double* end = std::copy(result.sums.begin(), result.sums.end(), values.get());
-  end = std::copy(result.tokens.begin(), result.tokens.end(), end);
-  std::copy(result.amax.begin(), result.amax.end(), end);
-  return values;
+size_t ScoreTable::numbers_of(const UnitId& unit) const {
+  if (unit.kind == UnitKind::kCalibrate) return 2 * spec_.sites.size();
+  return sums_of(unit) + sequences_of(unit);
+}
+
+// The first unit of a batch may have fewer rows than the others, so the last one decides.
+size_t ScoreTable::stride(size_t batch) const {
+  return numbers_of(units_[layout_.batch_begin(batch + 1) - 1]);
+}
+
+const double* ScoreTable::numbers(size_t slot) const {
+  const size_t batch = layout_.batch(slot);
+  return blocks_[batch].get() + (slot - layout_.batch_begin(batch)) * stride(batch);
+}
+
+double* ScoreTable::numbers_to_write(size_t slot) {
+  const size_t batch = layout_.batch(slot);
+  const size_t begin = layout_.batch_begin(batch);
+  Block& block = blocks_[batch];
+  if (block == nullptr || block.use_count() > 1) {
+    const size_t size = (layout_.batch_begin(batch + 1) - begin) * stride(batch);
+    const Block own = std::make_shared<double[]>(size);
+    if (block != nullptr) std::copy_n(block.get(), size, own.get());
+    block = own;
+  }
+  return block.get() + (slot - begin) * stride(batch);
 }
 
 ScoreTable::Added ScoreTable::add(const UnitResult& result) {
   const auto slot = layout_.slot(result.unit);
   BA_CHECK(slot.has_value(), "a result for a unit outside the plan");
-  if (results_[*slot] != nullptr) {
+  if (has_[*slot]) {
     const UnitResult first = this->result(result.unit);
     const bool equal =
         first.sums == result.sums && first.tokens == result.tokens && first.amax == result.amax;
     return equal ? Added::kDuplicate : Added::kConflict;
   }
-  results_[*slot] = numbers(result);
+  BA_CHECK(result.sums.size() + result.tokens.size() + result.amax.size() ==
+               numbers_of(result.unit),
+           "a result that was not validated");
+  double* end = numbers_to_write(*slot);
+  end = std::copy(result.sums.begin(), result.sums.end(), end);
+  end = std::copy(result.tokens.begin(), result.tokens.end(), end);
+  std::copy(result.amax.begin(), result.amax.end(), end);
+  has_[*slot] = true;
   if (result.unit.kind == UnitKind::kCalibrate) ++calibrations_done_;
   ++done_;
   return Added::kNew;
@@ -154,13 +180,13 @@ bool ScoreTable::planned(const UnitId& unit) const { return layout_.slot(unit).h
 
 bool ScoreTable::has(const UnitId& unit) const {
   const auto slot = layout_.slot(unit);
-  return slot && results_[*slot] != nullptr;
+  return slot && has_[*slot];
 }
 
 UnitResult ScoreTable::result(const UnitId& unit) const {
   const auto slot = layout_.slot(unit);
-  BA_CHECK(slot && results_[*slot] != nullptr, "no result for this unit");
-  const double* values = results_[*slot].get();
+  BA_CHECK(slot && has_[*slot], "no result for this unit");
+  const double* values = numbers(*slot);
   UnitResult result;
   result.unit = unit;
   if (unit.kind == UnitKind::kCalibrate) {
@@ -180,7 +206,7 @@ std::vector<float> ScoreTable::amax() const {
   std::vector<float> largest(2 * spec_.sites.size(), calibrations > 0 ? 0.0f : 448.0f);
   for (size_t unit = 0; unit < calibrations; ++unit) {
     for (size_t i = 0; i < largest.size(); ++i) {
-      largest[i] = std::max(largest[i], static_cast<float>(results_[unit][i]));
+      largest[i] = std::max(largest[i], static_cast<float>(numbers(unit)[i]));
     }
   }
   return largest;
@@ -190,8 +216,8 @@ Score ScoreTable::score(int64_t row, CandidateIndex column, Metric metric) const
   std::vector<std::pair<double, int64_t>> sequences;  // Σ metric and tokens of each
   for (size_t index = layout_.num_calibration_units(); index < units_.size(); ++index) {
     const UnitId& unit = units_[index];
-    if (results_[index] == nullptr || row < unit.row_begin || row >= unit.row_end) continue;
-    const double* values = results_[index].get();
+    if (!has_[index] || row < unit.row_begin || row >= unit.row_end) continue;
+    const double* values = numbers(index);
     const size_t count = sequences_of(unit);
     const int64_t trial = (row - unit.row_begin) * spec_.num_columns() + column.value;
     const double* sums = values + static_cast<size_t>(trial * metrics_per_sequence(spec_) +

@@ -73,18 +73,24 @@ class ScoreTable {
   Score score(int64_t row, CandidateIndex column, Metric metric = Metric::kKl) const;
 
  private:
-  // The numbers of one result, one behind the other: sums and tokens, or amax. All are exact as
-  // doubles, and how many there are of each follows from the unit and the spec. Null: none yet.
-  using Numbers = std::shared_ptr<const double[]>;  // shared by copies of the table
+  // The results of one batch, allocated with its first: a stride a unit, and of each unit its sums
+  // and tokens, or amax, one behind the other. All are exact as doubles, and how many there are of
+  // each follows from the unit and the spec. Shared by copies of the table, each of which reads
+  // only what it has; whoever adds to a shared block copies it first.
+  using Block = std::shared_ptr<double[]>;
 
   size_t sums_of(const UnitId& unit) const;
   size_t sequences_of(const UnitId& unit) const;
-  Numbers numbers(const UnitResult& result) const;
+  size_t numbers_of(const UnitId& unit) const;  // that its result has in all
+  size_t stride(size_t batch) const;
+  const double* numbers(size_t slot) const;
+  double* numbers_to_write(size_t slot);
 
   SearchSpec spec_;
   PlanLayout layout_;
   std::vector<UnitId> units_;
-  std::vector<Numbers> results_;  // in the order of units_
+  std::vector<Block> blocks_;  // by PlanLayout's batches
+  std::vector<bool> has_;      // in the order of units_
   size_t calibrations_done_ = 0;
   int64_t done_ = 0;
 };
