@@ -51,6 +51,19 @@ Status validate_counts(const SearchSpec& spec) {
   return {};
 }
 
+Status validate_cache_shape(const ModelRef& model) {
+  BA_RETURN_IF_ERROR(in_range(model.num_kv_heads, 0, int64_t{1} << 16, "model.num_kv_heads"));
+  BA_RETURN_IF_ERROR(in_range(model.head_dim, 0, int64_t{1} << 16, "model.head_dim"));
+  if (!model.sliding_window.empty() && std::ssize(model.sliding_window) != model.num_layers) {
+    return invalid_argument("model.sliding_window does not hold one number a layer",
+                            "model.sliding_window");
+  }
+  for (const int64_t window : model.sliding_window) {
+    BA_RETURN_IF_ERROR(in_range(window, 0, int64_t{1} << 40, "model.sliding_window"));
+  }
+  return {};
+}
+
 Status validate_sites(const SearchSpec& spec) {
   std::set<std::string> names;
   std::set<int64_t> layers;
@@ -93,7 +106,10 @@ Json model_to_json(const ModelRef& model) {
           {"weights_sha256", model.weights_sha256},
           {"config_sha256", model.config_sha256},
           {"num_layers", model.num_layers},
-          {"vocab_size", model.vocab_size}};
+          {"vocab_size", model.vocab_size},
+          {"num_kv_heads", model.num_kv_heads},
+          {"head_dim", model.head_dim},
+          {"sliding_window", model.sliding_window}};
 }
 
 Result<ModelRef> model_from_json(const Json& json) {
@@ -106,6 +122,10 @@ Result<ModelRef> model_from_json(const Json& json) {
   BA_ASSIGN_OR_RETURN(model.config_sha256, json_field<std::string>(json, "config_sha256", where));
   BA_ASSIGN_OR_RETURN(model.num_layers, json_field<int64_t>(json, "num_layers", where));
   BA_ASSIGN_OR_RETURN(model.vocab_size, json_field<int64_t>(json, "vocab_size", where));
+  BA_ASSIGN_OR_RETURN(model.num_kv_heads, json_field_or<int64_t>(json, "num_kv_heads", where, 0));
+  BA_ASSIGN_OR_RETURN(model.head_dim, json_field_or<int64_t>(json, "head_dim", where, 0));
+  BA_ASSIGN_OR_RETURN(model.sliding_window,
+                      json_field_or<std::vector<int64_t>>(json, "sliding_window", where, {}));
   return model;
 }
 
@@ -196,6 +216,7 @@ Status validate(const SearchSpec& spec) {
         fmt::format("dtype '{}' is unknown; there are float32 and bfloat16", spec.dtype), "dtype");
   }
   BA_RETURN_IF_ERROR(validate_counts(spec));
+  BA_RETURN_IF_ERROR(validate_cache_shape(spec.model));
   BA_RETURN_IF_ERROR(validate_sites(spec));
   BA_RETURN_IF_ERROR(validate_choices(spec));
   const int64_t units = spec.num_calibration_batches() +

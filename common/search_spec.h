@@ -21,6 +21,12 @@ struct ModelRef {
   std::string config_sha256;
   int64_t num_layers = 0;
   int64_t vocab_size = 0;
+  // For counting bytes of cache (kv_memory.h) only, so not part of the fingerprint; 0 and empty in
+  // searches of releases that did not write them.
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  std::vector<int64_t> sliding_window =
+      {};  // [layers] tokens a query sees, 0 = all; empty: all of 0
 };
 
 // What one decision covers: here, one layer's K and V cache.

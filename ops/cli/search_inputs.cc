@@ -104,6 +104,11 @@ ModelRef model_ref(const ModelFiles& files) {
   model.config_sha256 = files.config_sha256;
   model.num_layers = files.config.num_layers;
   model.vocab_size = files.config.vocab_size;
+  model.num_kv_heads = files.config.num_kv_heads;
+  model.head_dim = files.config.head_dim;
+  const auto& windows = files.config.sliding_window;
+  const bool slides = std::any_of(windows.begin(), windows.end(), [](int64_t w) { return w > 0; });
+  if (slides) model.sliding_window = windows;
   return model;
 }
 
