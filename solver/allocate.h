@@ -25,11 +25,11 @@ struct BitsRange {
 BitsRange reachable_bits(const SearchSpec& spec);
 
 struct AllocateOptions {
-  Pins pins;
+  Pins pins{};
   bool with_scores = false;
   bool partial = false;  // answer from what is there, once every site has a score
   bool smooth = false;   // choose on scores that never grow with the bits (monotone.h)
-  std::optional<ConfidenceOptions> confidence;
+  std::optional<ConfidenceOptions> confidence{};
 };
 
 // The same as fields of a message: {"pins", "scores", "partial", "smooth", "confidence": true or

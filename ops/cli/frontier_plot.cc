@@ -177,10 +177,13 @@ std::string knee_marks(const Axes& axes, const std::vector<Point>& points) {
     if (!point.knee) continue;
     const double x = axes.x(point.bits);
     const double y = axes.y(point.nats);
+    const bool at_edge = x > kRight - 200;  // where a label to the right would leave the picture
     svg += fmt::format(
         "<g class=\"knee\"><circle cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"5\"/>"
-        "<text x=\"{:.2f}\" y=\"{:.2f}\">knee: {} bits, {:.2e} nats</text></g>\n",
-        x, y, x + 9, y - 9, bits_text(point.bits), point.nats);
+        "<text x=\"{:.2f}\" y=\"{:.2f}\" text-anchor=\"{}\">knee: {} bits, {:.2e} "
+        "nats</text></g>\n",
+        x, y, at_edge ? x : x + 9, at_edge ? y - 22 : y - 9, at_edge ? "end" : "start",
+        bits_text(point.bits), point.nats);
   }
   return svg;
 }
