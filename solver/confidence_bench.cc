@@ -1,9 +1,10 @@
 // Times what rests on the sums of every sequence, on a made-up search: allocate() alone, with
 // confidence, and the frontier with its errors and knees.
 //   confidence_bench [--sites 36] [--candidates 4] [--sequences 64] [--bits 7] [--resamples 200]
-//                    [--seed 1] [--dump FILE]
-// Prints one JSON document of milliseconds. --dump writes the search as a checkpoint, for
-// `bitalloc … --checkpoint FILE`.
+//                    [--seed 1] [--dump FILE [--id ID] [--units N] [--unordered]]
+// Prints one JSON document of milliseconds. --dump writes the search as a checkpoint instead, for
+// `bitalloc … --checkpoint FILE`: with --units only its first units have results, with --unordered
+// more bits do not score better.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -25,6 +26,9 @@ struct Arguments {
   int resamples = 200;
   std::uint64_t seed = 1;
   std::string dump;
+  std::string id = "made-up";
+  std::size_t units = SIZE_MAX;
+  bool unordered = false;
 };
 
 // Pairs of formats, cheapest first.
@@ -58,19 +62,21 @@ SearchSpec make_spec(const Arguments& arguments) {
 }
 
 // Log-normal over sites, candidates and sequences; the mean falls by half with every bit.
-ScoreTable make_table(const SearchSpec& spec, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
+ScoreTable make_table(const SearchSpec& spec, const Arguments& arguments) {
+  std::mt19937_64 random(arguments.seed);
   std::normal_distribution<double> normal;
   std::vector<std::vector<double>> mean(spec.sites.size());
   for (size_t i = 0; i < mean.size(); ++i) {
     const double scale = normal(random);
     for (const Candidate& candidate : spec.candidates) {
       const double bits = candidate_bits(spec.sites[i], candidate);
-      mean[i].push_back(std::exp(scale + 0.3 * normal(random)) * std::exp2(-bits));
+      const double gain = arguments.unordered ? 6 : bits;
+      mean[i].push_back(std::exp(scale + 0.3 * normal(random)) * std::exp2(-gain));
     }
   }
   ScoreTable table(spec);
   for (const UnitId& unit : table.units()) {
+    if (static_cast<size_t>(table.units_done()) == arguments.units) break;
     UnitResult result{unit, {}, {}, {}};
     const auto sequences = static_cast<size_t>(spec.batch_size(unit.batch));
     result.tokens.assign(sequences, spec.length);
@@ -97,7 +103,7 @@ double milliseconds(const Work& work) {
 
 int run(const Arguments& arguments) {
   const SearchSpec spec = make_spec(arguments);
-  const Checkpoint search{"made-up", spec, fingerprint(spec), make_table(spec, arguments.seed)};
+  const Checkpoint search{arguments.id, spec, fingerprint(spec), make_table(spec, arguments)};
   if (!arguments.dump.empty()) {
     const Status written = write_checkpoint(search, arguments.dump);
     if (!written.ok()) std::cerr << written.error().message << "\n";
@@ -141,7 +147,10 @@ int main(int argc, char** argv) {
   app.add_option("--bits", arguments.bits);
   app.add_option("--resamples", arguments.resamples)->check(CLI::Range(1, 10'000));
   app.add_option("--seed", arguments.seed);
-  app.add_option("--dump", arguments.dump);
+  CLI::Option* dump = app.add_option("--dump", arguments.dump);
+  app.add_option("--id", arguments.id)->needs(dump);
+  app.add_option("--units", arguments.units)->needs(dump);
+  app.add_flag("--unordered", arguments.unordered)->needs(dump);
   CLI11_PARSE(app, argc, argv);
   return bitalloc::run(arguments);
 }

@@ -218,6 +218,7 @@ void add_confidence_options(CLI::App* command, BudgetFlags& flags) {
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();
   command->add_option("--seed", flags.resampling.seed, "of the resamples")
+      ->check(CLI::NonNegativeNumber)
       ->needs(confidence)
       ->capture_default_str();
   command
