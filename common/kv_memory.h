@@ -13,25 +13,11 @@
 #include <vector>
 
 #include "common/format.h"
-#include "common/json.h"
+#include "common/kv_budget.h"
 #include "common/search_spec.h"
 #include "common/status.h"
 
 namespace bitalloc {
-
-// What the cache must hold at once.
-struct KvLoad {
-  int64_t context = 0;          // tokens a sequence
-  int64_t sequences = 1;        // at the same time
-  int64_t tensor_parallel = 1;  // ranks that share the KV heads
-  int64_t block_tokens = 16;    // tokens a block of the paged cache
-};
-
-// A load that must fit into so many bytes on every rank.
-struct KvBudget {
-  int64_t bytes = 0;
-  KvLoad load;
-};
 
 // Counts within their bounds, and ranks that can share the model's KV heads. Errors:
 // kInvalidArgument naming "context", "sequences", "tp", "block_tokens" or "memory"; kUnsupported
@@ -62,10 +48,5 @@ int64_t most_sequences(const SearchSpec& spec, const std::vector<Candidate>& cho
 int64_t longest_context(const SearchSpec& spec, const std::vector<Candidate>& choice,
                         const KvBudget& budget);
 inline constexpr int64_t kMaxContext = int64_t{1} << 24;
-
-// {"memory_bytes", "context", "sequences", "tp", "block_tokens"}.
-Json to_json(const KvBudget& budget);
-// Errors: kInvalidArgument naming the field.
-Result<KvBudget> kv_budget_from_json(const Json& json, const std::string& where);
 
 }  // namespace bitalloc

@@ -166,9 +166,9 @@ ScoreTable::Added ScoreTable::add(const UnitResult& result) {
         first.sums == result.sums && first.tokens == result.tokens && first.amax == result.amax;
     return equal ? Added::kDuplicate : Added::kConflict;
   }
-  BA_CHECK(result.sums.size() + result.tokens.size() + result.amax.size() ==
-               numbers_of(result.unit),
-           "a result that was not validated");
+  BA_CHECK(
+      result.sums.size() + result.tokens.size() + result.amax.size() == numbers_of(result.unit),
+      "a result that was not validated");
   double* end = numbers_to_write(*slot);
   end = std::copy(result.sums.begin(), result.sums.end(), end);
   end = std::copy(result.tokens.begin(), result.tokens.end(), end);

@@ -237,24 +237,26 @@ Json to_json(const SearchSpec& spec) {
     configurations.push_back({{"name", configuration.name},
                               {"candidates", candidates_to_json(configuration.candidates)}});
   }
-  return {{"kind", spec.kind == JobKind::kSearch ? "search" : "validation"},
-          {"model", model_to_json(spec.model)},
-          {"dtype", spec.dtype},
-          {"sites", sites},
-          {"disabled_sites", spec.disabled_sites},
-          {"candidates", candidates_to_json(spec.candidates)},
-          {"configurations", configurations},
-          {"sequences", spec.sequences},
-          {"length", spec.length},
-          {"batch_sequences", spec.batch_sequences},
-          {"sites_per_unit", spec.sites_per_unit},
-          {"calibration_sequences", spec.calibration_sequences},
-          {"calibration_length", spec.calibration_length},
-          {"amax", spec.amax},
-          {"tokens_sha256", spec.tokens_sha256},
-          {"calibration_sha256", spec.calibration_sha256},
-          {"recipe", spec.recipe},
-          {"effective_bits", spec.effective_bits}};
+  Json json = {{"kind", spec.kind == JobKind::kSearch ? "search" : "validation"},
+               {"model", model_to_json(spec.model)},
+               {"dtype", spec.dtype},
+               {"sites", sites},
+               {"disabled_sites", spec.disabled_sites},
+               {"candidates", candidates_to_json(spec.candidates)},
+               {"configurations", configurations},
+               {"sequences", spec.sequences},
+               {"length", spec.length},
+               {"batch_sequences", spec.batch_sequences},
+               {"sites_per_unit", spec.sites_per_unit},
+               {"calibration_sequences", spec.calibration_sequences},
+               {"calibration_length", spec.calibration_length},
+               {"amax", spec.amax},
+               {"tokens_sha256", spec.tokens_sha256},
+               {"calibration_sha256", spec.calibration_sha256},
+               {"recipe", spec.recipe},
+               {"effective_bits", spec.effective_bits}};
+  if (spec.memory) json["memory"] = to_json(*spec.memory);
+  return json;
 }
 
 Result<SearchSpec> search_spec_from_json(const Json& json) {
@@ -288,6 +290,9 @@ Result<SearchSpec> search_spec_from_json(const Json& json) {
   BA_ASSIGN_OR_RETURN(spec.recipe, json_field_or<std::string>(json, "recipe", where, ""));
   BA_ASSIGN_OR_RETURN(spec.effective_bits,
                       json_field_or<double>(json, "effective_bits", where, 0.0));
+  if (json.contains("memory")) {
+    BA_ASSIGN_OR_RETURN(spec.memory, kv_budget_from_json(json["memory"], "spec.memory"));
+  }
   BA_RETURN_IF_ERROR(validate(spec));
   return spec;
 }

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/format.h"
 #include "common/ids.h"
 #include "common/json.h"
+#include "common/kv_budget.h"
 #include "common/status.h"
 
 namespace bitalloc {
@@ -71,7 +73,9 @@ struct SearchSpec {
   std::string tokens_sha256;
   std::string calibration_sha256;  // empty when calibration_sequences is 0
   std::string recipe;              // name, for people
-  double effective_bits = 0;       // the budget asked at submission; not part of the fingerprint
+  // The budget asked at submission, in bits, bytes or both; not part of the fingerprint.
+  double effective_bits = 0;  // 0: none
+  std::optional<KvBudget> memory;
 
   // Rows of the score table: sites of a search, configurations of a validation.
   int64_t num_rows() const;

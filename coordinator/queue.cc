@@ -278,6 +278,7 @@ void Queue::resubmit(Search& search, const event::Submit& event) {
   search.spec.disabled_sites = wanted.spec.disabled_sites;
   search.spec.recipe = wanted.spec.recipe;
   search.spec.effective_bits = wanted.spec.effective_bits;
+  search.spec.memory = wanted.spec.memory;
   const bool waits_for_tokens = search.status.state == SearchState::kPaused && !search.has_tokens;
   const bool stopped =
       search.status.state == SearchState::kFailed || search.status.state == SearchState::kCancelled;

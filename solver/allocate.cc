@@ -18,7 +18,9 @@ struct Request {
   const SearchSpec& spec;
   const ScoreTable& table;
   const AllocateOptions& options;
-  double effective_bits;
+  double effective_bits;  // 0: no such budget
+  Limits limits;
+  const Constraints* constraints = nullptr;
 };
 
 Status check_complete(const std::string& id, const SearchSpec& spec, const ScoreTable& table,
@@ -95,8 +97,53 @@ Status add_errors(const Request& request, const Choices& choices, const Samples&
   options.smooth = request.options.smooth;
   BA_ASSIGN_OR_RETURN((*answer)["confidence"],
                       confidence_json({request.spec, choices, problem, samples,
-                                       request.effective_bits, picked, options}));
+                                       *request.constraints, picked, options}));
   return {};
+}
+
+// What is asked, and where nothing is, what was asked at submission.
+Result<Request> make_request(const SearchSpec& spec, const ScoreTable& table, double effective_bits,
+                             const AllocateOptions& options) {
+  Request request{spec, table, options, effective_bits, options.limits};
+  if (effective_bits != 0 || options.limits.memory) return request;
+  request.effective_bits = spec.effective_bits;
+  request.limits.memory = spec.memory;
+  if (request.effective_bits != 0 || request.limits.memory) return request;
+  return invalid_argument("the search was submitted without a budget", "effective_bits",
+                          "name one: --bits B, or --memory with --context");
+}
+
+// Sites that are pinned to bf16 or have it deployed may take it, scored or not.
+Pins may_be_reference(const AllocateOptions& options) {
+  Pins named = options.pins;
+  if (options.limits.deployed) {
+    for (const auto& [site, candidate] : options.limits.deployed->candidates) {
+      named.emplace(site, candidate);
+    }
+  }
+  return named;
+}
+
+Json answer_json(const std::string& id, const Fingerprint& fingerprint, const Request& request,
+                 const Choices& choices, const Solution& solution) {
+  const double bits = request.effective_bits;
+  Json answer = {{"search", id},
+                 {"fingerprint", fingerprint.sha256},
+                 {"budget", {{"effective_bits", bits == 0 ? Json() : Json(bits)}}},
+                 {"effective_bits", solution.effective_bits},
+                 {"objective_kl_nats", objective_per_token(choices, solution.choice)},
+                 {"objective_standard_error", nullptr},
+                 {"proven_optimal", solution.proven_optimal},
+                 {"gap", solution.gap},
+                 {"solve_ms", solution.solve_ms},
+                 {"sites", sites_json(request, choices, solution.choice)}};
+  if (!request.limits.memory) return answer;
+  std::vector<Candidate> picked;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    picked.push_back(chosen(choices[i], solution.choice[i]).candidate);
+  }
+  answer["memory"] = memory_json(request.spec, picked, *request.limits.memory);
+  return answer;
 }
 
 Json point_json(const SearchSpec& spec, const Choices& choices, const FrontierPoint& point) {
@@ -147,6 +194,9 @@ BitsRange reachable_bits(const SearchSpec& spec) {
 Result<AllocateOptions> allocate_options(const Json& json, const std::string& where) {
   AllocateOptions options;
   BA_ASSIGN_OR_RETURN(options.pins, json_field_or<Pins>(json, "pins", where, {}));
+  BA_ASSIGN_OR_RETURN(const Json limits,
+                      json_field_or<Json>(json, "limits", where, Json::object()));
+  BA_ASSIGN_OR_RETURN(options.limits, limits_from_json(limits, where + ".limits"));
   BA_ASSIGN_OR_RETURN(options.with_scores, json_field_or<bool>(json, "scores", where, false));
   BA_ASSIGN_OR_RETURN(options.partial, json_field_or<bool>(json, "partial", where, false));
   BA_ASSIGN_OR_RETURN(options.smooth, json_field_or<bool>(json, "smooth", where, false));
@@ -159,6 +209,7 @@ Json to_json(const AllocateOptions& options) {
                {"scores", options.with_scores},
                {"partial", options.partial},
                {"smooth", options.smooth}};
+  if (!options.limits.empty()) json["limits"] = to_json(options.limits);
   if (options.confidence) json["confidence"] = to_json(*options.confidence);
   return json;
 }
@@ -168,23 +219,19 @@ Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Finge
                       const AllocateOptions& options) {
   const bool needs_all = options.smooth || options.confidence.has_value();
   BA_RETURN_IF_ERROR(check_complete(id, spec, table, options.partial && !needs_all));
-  const Request request{spec, table, options, effective_bits};
-  BA_ASSIGN_OR_RETURN(const Choices choices, make_choices(spec, table, options.pins, false));
+  BA_ASSIGN_OR_RETURN(Request request, make_request(spec, table, effective_bits, options));
+  BA_ASSIGN_OR_RETURN(const Choices choices,
+                      make_choices(spec, table, may_be_reference(options), false));
+  BA_ASSIGN_OR_RETURN(
+      const Constraints constraints,
+      make_constraints(spec, choices, request.effective_bits, options.pins, request.limits));
+  request.constraints = &constraints;
   Problem problem = make_problem(spec, choices, table.complete());
   Samples samples;
   if (table.complete()) samples = make_samples(table, choices);
   if (options.smooth) problem = smoothed(std::move(problem), fit_weights(samples));
-  BA_ASSIGN_OR_RETURN(const Solution solution, solve(problem, effective_bits));
-  Json answer = {{"search", id},
-                 {"fingerprint", fingerprint.sha256},
-                 {"budget", {{"effective_bits", effective_bits}}},
-                 {"effective_bits", solution.effective_bits},
-                 {"objective_kl_nats", objective_per_token(choices, solution.choice)},
-                 {"objective_standard_error", nullptr},
-                 {"proven_optimal", solution.proven_optimal},
-                 {"gap", solution.gap},
-                 {"solve_ms", solution.solve_ms},
-                 {"sites", sites_json(request, choices, solution.choice)}};
+  BA_ASSIGN_OR_RETURN(const Solution solution, solve(problem, constraints));
+  Json answer = answer_json(id, fingerprint, request, choices, solution);
   if (!table.complete()) {
     answer["partial"] = true;
     return answer;

@@ -2,6 +2,7 @@
 # line alike.
 bitalloc_library(bitalloc_allocate
   SOURCES ${CMAKE_SOURCE_DIR}/solver/allocate.cc ${CMAKE_SOURCE_DIR}/solver/choices.cc
+          ${CMAKE_SOURCE_DIR}/solver/limits.cc
           ${CMAKE_SOURCE_DIR}/solver/confidence_json.cc ${CMAKE_SOURCE_DIR}/solver/validation_rows.cc
   LIBRARIES bitalloc_solver)
 bitalloc_test(allocate_test SOURCES ${CMAKE_SOURCE_DIR}/solver/allocate_test.cc

@@ -14,6 +14,7 @@
 #include "common/search_spec.h"
 #include "solver/choices.h"
 #include "solver/confidence.h"
+#include "solver/limits.h"
 
 namespace bitalloc {
 
@@ -26,22 +27,27 @@ BitsRange reachable_bits(const SearchSpec& spec);
 
 struct AllocateOptions {
   Pins pins{};
+  Limits limits{};
   bool with_scores = false;
   bool partial = false;  // answer from what is there, once every site has a score
   bool smooth = false;   // choose on scores that never grow with the bits (monotone.h)
   std::optional<ConfidenceOptions> confidence{};
 };
 
-// The same as fields of a message: {"pins", "scores", "partial", "smooth", "confidence": true or
-// {"resamples", "seed", "threshold"}}, all optional. `where` names the object in errors.
+// The same as fields of a message: {"pins", "limits" (limits.h), "scores", "partial", "smooth",
+// "confidence": true or {"resamples", "seed", "threshold"}}, all optional. `where` names the object
+// in errors.
 Result<AllocateOptions> allocate_options(const Json& json, const std::string& where);
 Json to_json(const AllocateOptions& options);
 
-// The best assignment within `effective_bits`:
-// {"search", "fingerprint", "budget": {"effective_bits"}, "effective_bits", "objective_kl_nats",
+// The best assignment within `effective_bits` (0: no such budget) and the limits of `options`; with
+// neither bits nor memory, within the budget of the spec:
+// {"search", "fingerprint", "budget": {"effective_bits" (null: none)}, "effective_bits",
+//  "objective_kl_nats",
 //  "objective_standard_error" (with the covariance of the sites; null for one sequence and while
 //  partial), "proven_optimal", "gap", "sites": [{"site", "candidate", "bits", "kl_nats_per_token",
 //  "standard_error" (null for one sequence)}…]}; objective_kl_nats = Σ kl_nats_per_token.
+// - With a budget of memory there is "memory", see memory_json() in limits.h.
 // - With scores a site also has "scores": {candidate: {"kl_sum_nats", "tokens",
 //   "kl_nats_per_token", "standard_error"}}.
 // - With `smooth` there is "smoothed_objective_kl_nats", which is what was minimized, and
@@ -49,8 +55,8 @@ Json to_json(const AllocateOptions& options);
 // - With `confidence` there is "confidence", see confidence_json.h.
 // Errors: kUnavailable while the search is not complete, unless `partial` is set and every site has
 // a score (the answer then has "partial": true; smoothing and confidence need the whole);
-// kInfeasible with the reachable range; kInvalidArgument for a validation, an unknown pin, a bad
-// option or a budget that is no number.
+// kInfeasible with the reachable range, or the limits that conflict; kInvalidArgument for a
+// validation, an unknown pin, a bad option or limit, no budget at all, or one that is no number.
 Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Fingerprint& fingerprint,
                       const ScoreTable& table, double effective_bits,
                       const AllocateOptions& options = {});

@@ -1,5 +1,6 @@
 #include "solver/choices.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace bitalloc {
@@ -8,35 +9,6 @@ namespace {
 // "layers.0" fits "model.layers.0.self_attn", but not "model.layers.01.self_attn".
 bool fits(const std::string& site, const std::string& pin) {
   return !pin.empty() && ("." + site + ".").find("." + pin + ".") != std::string::npos;
-}
-
-Result<size_t> find_site(const SearchSpec& spec, const std::string& pin) {
-  std::optional<size_t> found;
-  for (size_t i = 0; i < spec.sites.size(); ++i) {
-    if (spec.sites[i].name == pin) return i;
-    if (!fits(spec.sites[i].name, pin)) continue;
-    if (found) {
-      return invalid_argument(fmt::format("pin '{}' fits several sites, e.g. {} and {}", pin,
-                                          spec.sites[*found].name, spec.sites[i].name),
-                              "pins", "name one site");
-    }
-    found = i;
-  }
-  if (found) return *found;
-  return invalid_argument(fmt::format("pin '{}' fits no site of the search", pin), "pins",
-                          fmt::format("sites are named like {}", spec.sites.front().name));
-}
-
-Result<Choice> pinned_choice(const std::vector<Choice>& choices, const std::string& name) {
-  BA_ASSIGN_OR_RETURN(const Candidate wanted, parse_candidate(name));
-  std::string known;
-  for (const Choice& choice : choices) {
-    if (choice.candidate == wanted) return choice;
-    known += candidate_name(choice.candidate) + ", ";
-  }
-  if (wanted == Candidate{}) return Choice{wanted, Score{0, 0, 0, 0.0}, -1};
-  return invalid_argument(fmt::format("'{}' was not scored in this search", name), "pins",
-                          fmt::format("pin one of {}bf16", known));
 }
 
 std::vector<Choice> scored_choices(const SearchSpec& spec, const ScoreTable& table, size_t site) {
@@ -55,10 +27,42 @@ bool any_unscored(const std::vector<Choice>& choices) {
                      [](const Choice& choice) { return choice.score.tokens == 0; });
 }
 
+Status add_reference(const SearchSpec& spec, const Pins& named, std::vector<SiteChoices>& all) {
+  for (const auto& [text, name] : named) {
+    const Result<Candidate> candidate = parse_candidate(name);
+    if (!candidate.ok() || *candidate != Candidate{} || text == "*") continue;
+    BA_ASSIGN_OR_RETURN(const size_t site, find_site(spec, text, "pins"));
+    std::vector<Choice>& choices = all[site].choices;
+    const bool there = std::any_of(choices.begin(), choices.end(), [](const Choice& choice) {
+      return choice.candidate == Candidate{};
+    });
+    if (!there) choices.push_back({Candidate{}, Score{0, 0, 0, 0.0}, -1});
+  }
+  return {};
+}
+
 }  // namespace
 
+Result<size_t> find_site(const SearchSpec& spec, const std::string& text,
+                         const std::string& field) {
+  std::optional<size_t> found;
+  for (size_t i = 0; i < spec.sites.size(); ++i) {
+    if (spec.sites[i].name == text) return i;
+    if (!fits(spec.sites[i].name, text)) continue;
+    if (found) {
+      return invalid_argument(fmt::format("'{}' fits several sites, e.g. {} and {}", text,
+                                          spec.sites[*found].name, spec.sites[i].name),
+                              field, "name one site");
+    }
+    found = i;
+  }
+  if (found) return *found;
+  return invalid_argument(fmt::format("'{}' fits no site of the search", text), field,
+                          fmt::format("sites are named like {}", spec.sites.front().name));
+}
+
 Result<std::vector<SiteChoices>> make_choices(const SearchSpec& spec, const ScoreTable& table,
-                                              const Pins& pins, bool skip_unscored) {
+                                              const Pins& named, bool skip_unscored) {
   std::vector<SiteChoices> all;
   for (size_t site = 0; site < spec.sites.size(); ++site) {
     all.push_back({site, scored_choices(spec, table, site)});
@@ -66,11 +70,7 @@ Result<std::vector<SiteChoices>> make_choices(const SearchSpec& spec, const Scor
       return unavailable(fmt::format("site {} has no score yet", spec.sites[site].name), "id");
     }
   }
-  for (const auto& [pin, name] : pins) {
-    BA_ASSIGN_OR_RETURN(const size_t site, find_site(spec, pin));
-    BA_ASSIGN_OR_RETURN(Choice choice, pinned_choice(all[site].choices, name));
-    all[site].choices = {std::move(choice)};
-  }
+  BA_RETURN_IF_ERROR(add_reference(spec, named, all));
   std::erase_if(all, [&](const SiteChoices& site) {
     return any_unscored(site.choices) && site.choices.front().column >= 0;
   });

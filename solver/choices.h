@@ -31,11 +31,16 @@ struct SiteChoices {
   std::vector<Choice> choices;
 };
 
-// By site; of a table with gaps either an error or, with `skip_unscored`, the sites that have
-// scores. Errors: kUnavailable for a site without a score (for all of them, when skipping);
-// kInvalidArgument (field "pins") for a pin that fits no or several sites or was not scored.
+// The place in spec.sites that `text` names as above. Errors: kInvalidArgument (field `field`) when
+// it fits no site or several.
+Result<size_t> find_site(const SearchSpec& spec, const std::string& text, const std::string& field);
+
+// By site, and by column within it; the reference is added at the sites that `named` gives it to.
+// Of a table with gaps either an error or, with `skip_unscored`, the sites that have scores.
+// Errors: kUnavailable for a site without a score (for all of them, when skipping);
+// kInvalidArgument (field "pins") for a name that fits no or several sites.
 Result<std::vector<SiteChoices>> make_choices(const SearchSpec& spec, const ScoreTable& table,
-                                              const Pins& pins, bool skip_unscored);
+                                              const Pins& named, bool skip_unscored);
 
 // Sums over tokens are what was measured, so they are what is minimized; an unfinished search
 // (`complete` false) has seen another number of tokens at every site, so there it is the means.

@@ -23,7 +23,7 @@ constexpr double kSolveSeconds = 1;  // for one resample
 struct Question {
   const Problem& problem;
   const Samples& samples;
-  double budget;
+  const Constraints& constraints;
   const std::vector<int>& choice;
   const ConfidenceOptions& options;
   std::vector<std::size_t> drawn_from;       // sequences with tokens
@@ -71,9 +71,9 @@ Result<Solution> solve_again(const Question& question, const Problem& problem) {
   const SolveOptions options{.time_limit_seconds = std::clamp(left, 0.0, kSolveSeconds),
                              .cbc_check_seconds = 0};
   if (!question.options.smooth) {
-    return solve(problem, question.budget, options);
+    return solve(problem, question.constraints, options);
   }
-  return solve(smoothed(problem, question.weights), question.budget, options);
+  return solve(smoothed(problem, question.weights), question.constraints, options);
 }
 
 Status add_resample(const Question& question, Random* random, Tally* tally) {
@@ -122,15 +122,12 @@ std::optional<std::int64_t> more_sequences(const Question& question, const Ratio
 
 // The best assignment whose candidate at `site` is `candidate`.
 Result<std::vector<int>> best_with(const Question& question, std::size_t site, int candidate) {
-  Problem problem = question.problem;
-  problem.bits[site] = {problem.bits[site][candidate]};
-  problem.score[site] = {problem.score[site][candidate]};
+  Constraints constraints = question.constraints;
+  constraints.pins.push_back({"", static_cast<int>(site), candidate});
   // The scores are what the choice was made on already: smoothed, where that was asked.
   const SolveOptions options{.time_limit_seconds = kSolveSeconds, .cbc_check_seconds = 0};
-  BA_ASSIGN_OR_RETURN(const Solution solution, solve(problem, question.budget, options));
-  std::vector<int> choice = solution.choice;
-  choice[site] = candidate;
-  return choice;
+  BA_ASSIGN_OR_RETURN(const Solution solution, solve(question.problem, constraints, options));
+  return solution.choice;
 }
 
 Result<Undecided> undecided_site(const Question& question, std::size_t site,
@@ -206,18 +203,15 @@ Status validate(const ConfidenceOptions& options) {
   return {};
 }
 
-Result<Confidence> confidence(const Problem& problem, const Samples& samples, double effective_bits,
-                              const std::vector<int>& choice, const ConfidenceOptions& options) {
+Result<Confidence> confidence(const Problem& problem, const Samples& samples,
+                              const Constraints& constraints, const std::vector<int>& choice,
+                              const ConfidenceOptions& options) {
   BA_RETURN_IF_ERROR(validate(options));
   const auto limit = std::chrono::duration<double>(options.time_limit_seconds);
-  Question question{problem,
-                    samples,
-                    effective_bits,
-                    choice,
-                    options,
-                    {},
-                    {},
-                    Clock::now() + std::chrono::duration_cast<Clock::duration>(limit)};
+  Question question{problem,     samples,
+                    constraints, choice,
+                    options,     {},
+                    {},          Clock::now() + std::chrono::duration_cast<Clock::duration>(limit)};
   for (std::size_t q = 0; q < samples.tokens.size(); ++q) {
     if (samples.tokens[q] > 0) {
       question.drawn_from.push_back(q);

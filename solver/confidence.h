@@ -1,10 +1,10 @@
 // How sure an assignment is: what would have been chosen on other sequences like those measured.
 //
 // Bootstrap (Efron 1979): a resample draws as many sequences as there are, with replacement, the
-// same ones for every site and candidate, and is solved again exactly within the same budget, with
-// what the dynamic program alone can prove. Draws come from SplitMix64 (common/random.h), sequence
-// after sequence, so a seed gives the same resamples everywhere. Sequences without a token are not
-// drawn.
+// same ones for every site and candidate, and is solved again exactly within the same constraints,
+// with what the dynamic program alone can prove. Draws come from SplitMix64 (common/random.h),
+// sequence after sequence, so a seed gives the same resamples everywhere. Sequences without a token
+// are not drawn.
 //
 // Thread-safe. Takes about `resamples` times the time of one solve().
 #pragma once
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "solver/constraints.h"
 #include "solver/monotone.h"
 #include "solver/problem.h"
 #include "solver/samples.h"
@@ -64,12 +65,12 @@ struct Confidence {
   std::vector<Violation> violations;
 };
 
-// Of `choice`, the best assignment of `problem` within `effective_bits`; `samples` are of the same
+// Of `choice`, the best assignment of `problem` within `constraints`; `samples` are of the same
 // sites and candidates, and the problem's scores are sums over them. Errors: kInvalidArgument for
 // an option (naming it) or fewer than two sequences with tokens (field "sequences"); those of
 // solve().
-Result<Confidence> confidence(const Problem& problem, const Samples& samples, double effective_bits,
-                              const std::vector<int>& choice,
+Result<Confidence> confidence(const Problem& problem, const Samples& samples,
+                              const Constraints& constraints, const std::vector<int>& choice,
                               const ConfidenceOptions& options = {});
 
 // Errors as above.

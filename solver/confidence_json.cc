@@ -77,7 +77,7 @@ Result<Json> confidence_json(const ConfidenceQuestion& question) {
                 {"note", "one sequence says nothing of others: no errors, no resamples"}};
   }
   BA_ASSIGN_OR_RETURN(const Confidence found,
-                      confidence(question.problem, question.samples, question.effective_bits,
+                      confidence(question.problem, question.samples, question.constraints,
                                  question.picked, question.options));
   Json stability = Json::object();
   for (size_t i = 0; i < found.stability.size(); ++i) {

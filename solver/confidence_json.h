@@ -23,7 +23,7 @@ struct ConfidenceQuestion {
   const std::vector<SiteChoices>& choices;
   const Problem& problem;
   const Samples& samples;
-  double effective_bits;
+  const Constraints& constraints;
   const std::vector<int>& picked;
   const ConfidenceOptions& options;
 };

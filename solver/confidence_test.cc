@@ -14,6 +14,12 @@
 namespace bitalloc {
 namespace {
 
+Constraints within(double effective_bits) {
+  Constraints constraints;
+  constraints.effective_bits = effective_bits;
+  return constraints;
+}
+
 Json oracle() {
   std::ifstream file(std::string(BITALLOC_SOURCE_DIR) + "/tests/oracle/confidence.json");
   return Json::parse(file);
@@ -90,7 +96,8 @@ TEST(Confidence, AgreesWithEnumerationInPython) {
     const auto solution = solve(problem, json.at("budget"));
     ASSERT_TRUE(solution.ok());
     EXPECT_EQ(Json(solution->choice), expected.at("choice"));
-    const auto got = confidence(problem, samples, json.at("budget"), solution->choice, options);
+    const auto got =
+        confidence(problem, samples, within(json.at("budget")), solution->choice, options);
     ASSERT_TRUE(got.ok()) << got.error().message;
     EXPECT_EQ(got->resamples, options.resamples);
     EXPECT_EQ(got->unproven, 0);
@@ -130,7 +137,7 @@ TEST(Confidence, TheErrorOfASumHasTheCovariance) {
 TEST(Confidence, WhatNoTextDecidesHasNoEnd) {
   Problem problem{{{4, 8}, {4, 8}}, {{2, 2}, {10, 1}}, {1, 1}};
   const Samples samples{{{{1, 1}, {0, 2}}, {{5, 5}, {0.5, 0.5}}}, {1, 1}};
-  const auto got = confidence(problem, samples, 8, {1, 1}, {.resamples = 50});
+  const auto got = confidence(problem, samples, within(8), {1, 1}, {.resamples = 50});
   ASSERT_TRUE(got.ok());
   ASSERT_EQ(got->undecided.size(), 1u);
   EXPECT_EQ(got->undecided[0].site, 0u);
@@ -144,7 +151,8 @@ TEST(Confidence, SameSeedSameAnswer) {
   const Problem problem = problem_of(json, samples);
   const auto choice = solve(problem, json.at("budget"))->choice;
   const auto stability = [&](std::uint64_t seed) {
-    return confidence(problem, samples, json.at("budget"), choice, {.seed = seed})->stability;
+    return confidence(problem, samples, within(json.at("budget")), choice, {.seed = seed})
+        ->stability;
   };
   EXPECT_EQ(stability(1), stability(1));
   EXPECT_NE(stability(1), stability(2));
@@ -153,10 +161,10 @@ TEST(Confidence, SameSeedSameAnswer) {
 TEST(Confidence, RefusesOneSequenceAndBadOptions) {
   const Problem problem{{{4, 8}}, {{2, 1}}, {1}};
   const Samples one{{{{2, 0}, {1, 0}}}, {5, 0}};  // the second sequence has no token
-  EXPECT_EQ(confidence(problem, one, 8, {1}).error().field, "sequences");
+  EXPECT_EQ(confidence(problem, one, within(8), {1}).error().field, "sequences");
   const Samples two{{{{1, 1}, {0.5, 0.5}}}, {5, 5}};
   const auto field = [&](const ConfidenceOptions& options) {
-    return confidence(problem, two, 8, {1}, options).error().field;
+    return confidence(problem, two, within(8), {1}, options).error().field;
   };
   EXPECT_EQ(field({.resamples = 0}), "resamples");
   EXPECT_EQ(field({.resamples = 10'001}), "resamples");
@@ -172,7 +180,7 @@ TEST(Confidence, TimeRunsOutBetweenResamples) {
   const Samples samples = samples_of(json);
   const Problem problem = problem_of(json, samples);
   const auto choice = solve(problem, json.at("budget"))->choice;
-  const auto got = confidence(problem, samples, json.at("budget"), choice,
+  const auto got = confidence(problem, samples, within(json.at("budget")), choice,
                               {.resamples = 10'000, .time_limit_seconds = 1e-9});
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->resamples, 1);

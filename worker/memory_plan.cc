@@ -6,6 +6,8 @@
 #include <bit>
 #include <optional>
 
+#include "common/bytes_text.h"
+
 namespace bitalloc {
 namespace {
 
@@ -334,15 +336,6 @@ MemoryBudget make_budget(const MemoryOptions& options, bool on_cpu, int64_t avai
         options.host_activation_bytes.value_or(available_host_bytes / 4 / sharers);
   }
   return budget;
-}
-
-std::string bytes_text(int64_t bytes) {
-  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  auto value = static_cast<double>(bytes);
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  if (unit == 0) return fmt::format("{} bytes", bytes);
-  return fmt::format("{:.2f} {} ({} bytes)", value, kUnits[unit], bytes);
 }
 
 Status check_weights_fit(int64_t needed_bytes, const MemoryBudget& budget) {

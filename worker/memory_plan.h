@@ -129,8 +129,6 @@ Result<UnitPlan> plan_unit(const NetworkShape& network, const BatchShape& batch,
 MemoryBudget make_budget(const MemoryOptions& options, bool on_cpu, int64_t available_bytes,
                          int64_t available_host_bytes);
 
-// "1.50 GiB (1610612736 bytes)".
-std::string bytes_text(int64_t bytes);
 // The error for weights that do not fit: `needed` while loading.
 Status check_weights_fit(int64_t needed_bytes, const MemoryBudget& budget);
 

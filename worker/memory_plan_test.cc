@@ -9,6 +9,7 @@
 #include <fstream>
 #include <set>
 
+#include "common/bytes_text.h"
 #include "worker/machine_memory.h"
 
 namespace bitalloc {

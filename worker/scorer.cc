@@ -13,6 +13,7 @@
 #include <span>
 #include <thread>
 
+#include "common/bytes_text.h"
 #include "common/tensor_parallel.h"
 #include "common/weight_parts.h"
 #include "worker/head.h"

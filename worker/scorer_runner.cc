@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "common/bytes_text.h"
 #include "worker/collective.h"
 #include "worker/scorer.h"
 
