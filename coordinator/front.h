@@ -25,6 +25,7 @@
 #include "coordinator/submission.h"
 #include "coordinator/zap_handler.h"
 #include "solver/allocate.h"
+#include "solver/reprover.h"
 
 namespace bitalloc {
 
@@ -154,6 +155,7 @@ class Front : public RequestPort {
   bool stopped_ = false;
   // Last, so that their threads end first.
   Background checker_;
+  Reprover reprover_;  // of what solver_ answers
   Background solver_;
   Background resampler_;  // what takes seconds, so that budgets are answered meanwhile
 };

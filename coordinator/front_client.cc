@@ -306,11 +306,11 @@ Status Front::on_rebudget(const wire::Message& message, const std::string& peer)
   }
   return allocate_later(
       message, peer, std::move(options),
-      [budgets](const Checkpoint& c, const AllocateOptions& asked) -> Result<Json> {
+      [this, budgets](const Checkpoint& c, const AllocateOptions& asked) -> Result<Json> {
         Json assignments = Json::array();
         for (const double bits : budgets) {
-          BA_ASSIGN_OR_RETURN(Json assignment,
-                              allocate(c.id, c.spec, c.fingerprint, c.table, bits, asked));
+          BA_ASSIGN_OR_RETURN(Json assignment, allocate(c.id, c.spec, c.fingerprint, c.table, bits,
+                                                        asked, &reprover_));
           assignments.push_back(std::move(assignment));
         }
         return Json{{"assignments", std::move(assignments)}};
@@ -319,20 +319,16 @@ Status Front::on_rebudget(const wire::Message& message, const std::string& peer)
 
 Status Front::on_assignment(const wire::Message& message, const std::string& peer) {
   const Json& header = message.header;
-  BA_ASSIGN_OR_RETURN(const Search* search, named_search(message));
-  BA_ASSIGN_OR_RETURN(const auto bits, json_field_or<double>(header, "effective_bits", "assignment",
-                                                             search->spec.effective_bits));
+  BA_ASSIGN_OR_RETURN(const auto bits,
+                      json_field_or<double>(header, "effective_bits", "assignment", 0.0));
   BA_ASSIGN_OR_RETURN(AllocateOptions options, allocate_options(header, "assignment"));
-  if (bits == 0 && search->spec.kind == JobKind::kSearch) {
-    return invalid_argument(fmt::format("search '{}' was submitted without a budget", search->id),
-                            "effective_bits", "name one: --bits B");
-  }
-  return allocate_later(message, peer, std::move(options),
-                        [bits](const Checkpoint& c, const AllocateOptions& asked) -> Result<Json> {
-                          BA_ASSIGN_OR_RETURN(Json assignment, allocate(c.id, c.spec, c.fingerprint,
-                                                                        c.table, bits, asked));
-                          return Json{{"assignment", std::move(assignment)}};
-                        });
+  return allocate_later(
+      message, peer, std::move(options),
+      [this, bits](const Checkpoint& c, const AllocateOptions& asked) -> Result<Json> {
+        BA_ASSIGN_OR_RETURN(Json assignment, allocate(c.id, c.spec, c.fingerprint, c.table, bits,
+                                                      asked, &reprover_));
+        return Json{{"assignment", std::move(assignment)}};
+      });
 }
 
 Status Front::on_checkpoint(const wire::Message& message, const std::string& peer) {

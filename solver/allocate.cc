@@ -216,7 +216,7 @@ Json to_json(const AllocateOptions& options) {
 
 Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Fingerprint& fingerprint,
                       const ScoreTable& table, double effective_bits,
-                      const AllocateOptions& options) {
+                      const AllocateOptions& options, Reprover* reprover) {
   const bool needs_all = options.smooth || options.confidence.has_value();
   BA_RETURN_IF_ERROR(check_complete(id, spec, table, options.partial && !needs_all));
   BA_ASSIGN_OR_RETURN(Request request, make_request(spec, table, effective_bits, options));
@@ -231,6 +231,7 @@ Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Finge
   if (table.complete()) samples = make_samples(table, choices);
   if (options.smooth) problem = smoothed(std::move(problem), fit_weights(samples));
   BA_ASSIGN_OR_RETURN(const Solution solution, solve(problem, constraints));
+  if (reprover != nullptr) reprover->submit(problem, constraints, solution);
   Json answer = answer_json(id, fingerprint, request, choices, solution);
   if (!table.complete()) {
     answer["partial"] = true;

@@ -2,7 +2,7 @@
 // answer as the JSON of the manual. Needs no service: the command line calls it on checkpoint
 // files, the coordinator on what it holds.
 //
-// Pure functions; thread-safe (the solver inside queues its CBC runs).
+// Thread-safe.
 #pragma once
 
 #include <optional>
@@ -15,6 +15,7 @@
 #include "solver/choices.h"
 #include "solver/confidence.h"
 #include "solver/limits.h"
+#include "solver/reprover.h"
 
 namespace bitalloc {
 
@@ -57,9 +58,10 @@ Json to_json(const AllocateOptions& options);
 // a score (the answer then has "partial": true; smoothing and confidence need the whole);
 // kInfeasible with the reachable range, or the limits that conflict; kInvalidArgument for a
 // validation, an unknown pin, a bad option or limit, no budget at all, or one that is no number.
+// With a `reprover`, CBC proves the answer again afterwards.
 Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Fingerprint& fingerprint,
                       const ScoreTable& table, double effective_bits,
-                      const AllocateOptions& options = {});
+                      const AllocateOptions& options = {}, Reprover* reprover = nullptr);
 
 // The best assignment of every budget:
 // {"frontier": [{"effective_bits", "objective_kl_nats", "objective_standard_error" (as above),
