@@ -4,16 +4,21 @@
 //                    [--seed 1] [--dump FILE [--id ID] [--units N] [--unordered]]
 // Prints one JSON document of milliseconds. --dump writes the search as a checkpoint instead, for
 // `bitalloc … --checkpoint FILE`: with --units only its first units have results, with --unordered
-// more bits do not score better.
+// more bits do not score better. --calibrate instead checks the estimate of how many more sequences
+// decide a site: over the undecided sites of 40 searches, the quartiles of the stability that they
+// have after so many more (of those that need at most 31 times what there is), beside the
+// threshold.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <iostream>
+#include <numeric>
 #include <random>
 
 #include "common/checkpoint.h"
 #include "solver/allocate.h"
+#include "solver/solve.h"
 
 namespace bitalloc {
 namespace {
@@ -29,6 +34,7 @@ struct Arguments {
   std::string id = "made-up";
   std::size_t units = SIZE_MAX;
   bool unordered = false;
+  bool calibrate = false;
 };
 
 // Pairs of formats, cheapest first.
@@ -135,6 +141,66 @@ int run(const Arguments& arguments) {
   return 0;
 }
 
+// The same measurement with only the first sequences.
+struct Shorter {
+  Problem problem;
+  Samples samples;
+};
+
+Shorter first_sequences(const Shorter& whole, size_t count) {
+  Shorter result = whole;
+  result.samples.tokens.resize(count);
+  for (size_t i = 0; i < result.samples.sums.size(); ++i) {
+    for (size_t j = 0; j < result.samples.sums[i].size(); ++j) {
+      auto& sums = result.samples.sums[i][j];
+      sums.resize(count);
+      result.problem.score[i][j] = std::accumulate(sums.begin(), sums.end(), 0.0);
+    }
+  }
+  return result;
+}
+
+Confidence confidence_of(const Shorter& measured, double bits) {
+  const auto solution = solve(measured.problem, bits, {.cbc_check_seconds = 0});
+  BA_CHECK(solution.ok(), "a budget out of reach");
+  return *confidence(measured.problem, measured.samples, bits, solution->choice);
+}
+
+int calibrate(const Arguments& arguments) {
+  constexpr int kSearches = 40;
+  constexpr int kMostTimes = 32;
+  std::vector<double> reached;
+  int beyond = 0;
+  for (int k = 0; k < kSearches; ++k) {
+    Arguments large = arguments;
+    large.seed = arguments.seed + static_cast<std::uint64_t>(k);
+    large.sequences *= kMostTimes;
+    const SearchSpec spec = make_spec(large);
+    const ScoreTable table = make_table(spec, large);
+    const auto choices = make_choices(spec, table, {}, false);
+    const Shorter whole{make_problem(spec, *choices, true), make_samples(table, *choices)};
+    const auto now = static_cast<size_t>(arguments.sequences);
+    for (const Undecided& site : confidence_of(first_sequences(whole, now), large.bits).undecided) {
+      const auto more = static_cast<size_t>(site.more_sequences.value_or(INT64_MAX / 2));
+      if (now + more > whole.samples.tokens.size()) {
+        ++beyond;
+        continue;
+      }
+      const Confidence then = confidence_of(first_sequences(whole, now + more), large.bits);
+      reached.push_back(then.stability[site.site]);
+    }
+  }
+  std::sort(reached.begin(), reached.end());
+  const auto at = [&](size_t quarter) { return reached[(reached.size() - 1) * quarter / 4]; };
+  std::cout << Json{{"undecided", reached.size()},
+                    {"beyond", beyond},
+                    {"threshold", ConfidenceOptions().threshold},
+                    {"stability_quartiles", {at(1), at(2), at(3)}}}
+                   .dump()
+            << "\n";
+  return 0;
+}
+
 }  // namespace
 }  // namespace bitalloc
 
@@ -151,6 +217,7 @@ int main(int argc, char** argv) {
   app.add_option("--id", arguments.id)->needs(dump);
   app.add_option("--units", arguments.units)->needs(dump);
   app.add_flag("--unordered", arguments.unordered)->needs(dump);
+  app.add_flag("--calibrate", arguments.calibrate)->excludes(dump);
   CLI11_PARSE(app, argc, argv);
-  return bitalloc::run(arguments);
+  return arguments.calibrate ? bitalloc::calibrate(arguments) : bitalloc::run(arguments);
 }
