@@ -23,8 +23,9 @@ std::vector<Choice> scored_choices(const SearchSpec& spec, const ScoreTable& tab
 }
 
 bool any_unscored(const std::vector<Choice>& choices) {
-  return std::any_of(choices.begin(), choices.end(),
-                     [](const Choice& choice) { return choice.score.tokens == 0; });
+  return std::any_of(choices.begin(), choices.end(), [](const Choice& choice) {
+    return choice.column >= 0 && choice.score.tokens == 0;
+  });
 }
 
 Status add_reference(const SearchSpec& spec, const Pins& named, std::vector<SiteChoices>& all) {
@@ -71,9 +72,7 @@ Result<std::vector<SiteChoices>> make_choices(const SearchSpec& spec, const Scor
     }
   }
   BA_RETURN_IF_ERROR(add_reference(spec, named, all));
-  std::erase_if(all, [&](const SiteChoices& site) {
-    return any_unscored(site.choices) && site.choices.front().column >= 0;
-  });
+  std::erase_if(all, [](const SiteChoices& site) { return any_unscored(site.choices); });
   if (all.empty()) return unavailable("no site has a score yet", "id");
   return all;
 }
