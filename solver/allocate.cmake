@@ -5,8 +5,9 @@ bitalloc_library(bitalloc_allocate
           ${CMAKE_SOURCE_DIR}/solver/limits.cc
           ${CMAKE_SOURCE_DIR}/solver/confidence_json.cc ${CMAKE_SOURCE_DIR}/solver/validation_rows.cc
   LIBRARIES bitalloc_solver)
-bitalloc_test(allocate_test SOURCES ${CMAKE_SOURCE_DIR}/solver/allocate_test.cc ${CMAKE_SOURCE_DIR}/solver/limits_test.cc
-              LIBRARIES bitalloc_allocate)
+bitalloc_test(allocate_test
+  SOURCES ${CMAKE_SOURCE_DIR}/solver/allocate_test.cc ${CMAKE_SOURCE_DIR}/solver/limits_test.cc
+  LIBRARIES bitalloc_allocate)
 
 add_executable(confidence_bench ${CMAKE_SOURCE_DIR}/solver/confidence_bench.cc)
 target_link_libraries(confidence_bench PRIVATE bitalloc_allocate CLI11::CLI11)

@@ -311,7 +311,7 @@ Json to_json(const Limits& limits) {
   Json json = Json::object();
   if (limits.memory) json["memory"] = to_json(*limits.memory);
   for (const auto& [site, candidate] : limits.exclude) {
-    json["exclude"].push_back({site, candidate});
+    json["exclude"].push_back(Json::array({site, candidate}));
   }
   if (!limits.same.empty()) json["same"] = limits.same;
   if (limits.k_not_below_v) json["k_not_below_v"] = true;

@@ -145,7 +145,7 @@ TEST_F(LimitsTest, FewFormatsAndFewChanges) {
 
 TEST_F(LimitsTest, CostsAreRowsOfTheirOwn) {
   Limits limits;
-  limits.costs = {{"latency", {{"fp8", 3}, {"fp8/nvfp4", 2}}, 10, std::nullopt}};
+  limits.costs = {{"latency", {{"fp8", 3}, {"fp8/nvfp4", 2}, {"nvfp4/fp8", 3}}, 10, std::nullopt}};
   // 12 at all f: two steps to m at the layers that lose least.
   EXPECT_EQ(letters(best(8, limits)), "mmff");
   limits.costs[0].upper.reset();
@@ -203,15 +203,11 @@ INSTANTIATE_TEST_SUITE_P(
                   "limits.costs[0].cost.fp8"}));
 
 TEST(LimitsJson, SaysAllThatWasAsked) {
-  const Json asked = {
-      {"memory",
-       {{"memory_bytes", 5}, {"context", 2}, {"sequences", 3}, {"tp", 1}, {"block_tokens", 16}}},
-      {"exclude", {{"*", "nvfp4"}}},
-      {"same", {{"a", "b"}}},
-      {"k_not_below_v", true},
-      {"max_formats", 2},
-      {"deployed", {{"candidates", {{"a", "fp8"}}}, {"max_changes", 1}}},
-      {"costs", {{{"name", "us"}, {"cost", {{"fp8", 1.5}}}, {"upper", 2.0}}}}};
+  const Json asked = Json::parse(R"({
+    "memory": {"memory_bytes": 5, "context": 2, "sequences": 3, "tp": 1, "block_tokens": 16},
+    "exclude": [["*", "nvfp4"]], "same": [["a", "b"]], "k_not_below_v": true, "max_formats": 2,
+    "deployed": {"candidates": {"a": "fp8"}, "max_changes": 1},
+    "costs": [{"name": "us", "cost": {"fp8": 1.5}, "upper": 2.0}]})");
   const auto limits = limits_from_json(asked, "limits");
   ASSERT_TRUE(limits.ok()) << limits.error().message;
   EXPECT_EQ(to_json(*limits), asked);
