@@ -66,6 +66,7 @@ Json status_json(const Queue& queue, const Search& search, TimeMs now) {
           {"model", search.spec.model.name},
           {"recipe", search.spec.recipe},
           {"effective_bits", search.spec.effective_bits},
+          {"memory", search.spec.memory ? to_json(*search.spec.memory) : Json()},
           {"created_unix", search.created_unix},
           {"conflicts", search.conflicts},
           {"why_pending", reason.empty() ? Json() : Json(reason)}};

@@ -36,7 +36,9 @@ Status check_size(const SearchSpec& spec) {
 }
 
 Status check_budget(const SearchSpec& spec) {
-  if (spec.kind != JobKind::kSearch || spec.effective_bits == 0) return {};  // 0: none asked
+  if (spec.kind != JobKind::kSearch) return {};
+  if (spec.memory) BA_RETURN_IF_ERROR(check_memory(spec, *spec.memory));
+  if (spec.effective_bits == 0) return {};  // none asked
   const BitsRange range = reachable_bits(spec);
   if (spec.effective_bits >= range.lowest * (1 - 1e-10)) return {};
   return infeasible(

@@ -219,24 +219,29 @@ Result<Row> cost_row(const Choices& choices, const CostLimit& limit) {
   return row;
 }
 
-// What the budget falls short of when every site takes its smallest candidate.
-Error too_little_memory(const SearchSpec& spec, const Choices& choices, const KvBudget& budget) {
+// Of the candidates by site. REQUIRES: none is empty.
+std::vector<Candidate> smallest_candidates(const SearchSpec& spec,
+                                           const std::vector<std::vector<Candidate>>& candidates) {
   std::vector<Candidate> smallest;
-  for (const SiteChoices& site : choices) {
-    const auto bits = [&](const Choice& choice) {
-      return candidate_bits(spec.sites[site.site], choice.candidate);
-    };
-    smallest.push_back(
-        std::min_element(site.choices.begin(), site.choices.end(),
-                         [&](const Choice& a, const Choice& b) { return bits(a) < bits(b); })
-            ->candidate);
+  for (size_t site = 0; site < candidates.size(); ++site) {
+    smallest.push_back(*std::min_element(candidates[site].begin(), candidates[site].end(),
+                                         [&](const Candidate& a, const Candidate& b) {
+                                           return candidate_bits(spec.sites[site], a) <
+                                                  candidate_bits(spec.sites[site], b);
+                                         }));
   }
+  return smallest;
+}
+
+Status check_fits(const SearchSpec& spec, const std::vector<Candidate>& smallest,
+                  const KvBudget& budget) {
   const KvLoad& load = budget.load;
+  const int64_t least = assignment_kv_bytes(spec, smallest, load);
+  if (least <= budget.bytes) return {};
   return infeasible(
       fmt::format("{} sequences of {} tokens need {} of KV cache on a rank with the smallest "
                   "candidates; the budget is {}",
-                  load.sequences, load.context,
-                  bytes_text(assignment_kv_bytes(spec, smallest, load)), bytes_text(budget.bytes)),
+                  load.sequences, load.context, bytes_text(least), bytes_text(budget.bytes)),
       "memory",
       fmt::format("at most {} sequences of {} tokens fit, or {} sequences of {} tokens",
                   most_sequences(spec, smallest, budget), load.context, load.sequences,
@@ -248,20 +253,20 @@ Result<Row> memory_row(const SearchSpec& spec, const Choices& choices, const KvB
   if (choices.size() != spec.sites.size()) {
     return unavailable("some sites have no score yet, so their memory is not decided", "memory");
   }
+  std::vector<std::vector<Candidate>> candidates;
   Row row;
   row.name = fmt::format("memory {}", bytes_text(budget.bytes));
-  const int64_t left = budget.bytes - fixed_kv_bytes(spec, budget.load);
-  int64_t least = 0;
+  row.upper = static_cast<double>(budget.bytes - fixed_kv_bytes(spec, budget.load));
   for (const SiteChoices& site : choices) {
     auto& bytes = row.coefficient.emplace_back();
+    auto& there = candidates.emplace_back();
     for (const Choice& choice : site.choices) {
+      there.push_back(choice.candidate);
       bytes.push_back(static_cast<double>(
           kv_bytes(spec.model, spec.sites[site.site], choice.candidate, budget.load)));
     }
-    least += static_cast<int64_t>(*std::min_element(bytes.begin(), bytes.end()));
   }
-  if (least > left) return too_little_memory(spec, choices, budget);
-  row.upper = static_cast<double>(left);
+  BA_RETURN_IF_ERROR(check_fits(spec, smallest_candidates(spec, candidates), budget));
   return row;
 }
 
@@ -347,6 +352,12 @@ Result<Constraints> make_constraints(const SearchSpec& spec, const Choices& choi
     BA_RETURN_IF_ERROR(add_deployed(resolver, choices.size(), *limits.deployed, constraints));
   }
   return constraints;
+}
+
+Status check_memory(const SearchSpec& spec, const KvBudget& budget) {
+  BA_RETURN_IF_ERROR(validate(budget, spec));
+  const std::vector<std::vector<Candidate>> candidates(spec.sites.size(), spec.candidates);
+  return check_fits(spec, smallest_candidates(spec, candidates), budget);
 }
 
 Json memory_json(const SearchSpec& spec, const std::vector<Candidate>& chosen,

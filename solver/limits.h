@@ -63,6 +63,10 @@ Result<Constraints> make_constraints(const SearchSpec& spec,
                                      const std::vector<SiteChoices>& choices, double effective_bits,
                                      const Pins& pins, const Limits& limits);
 
+// Whether every site's smallest candidate fits. Errors: those of validate(budget, spec), and
+// kInfeasible as above.
+Status check_memory(const SearchSpec& spec, const KvBudget& budget);
+
 // What the chosen candidates take of the budget's memory: {"kv_bytes" (of one rank),
 // "memory_bytes", "context", "sequences", "tp", "block_tokens", "most_sequences",
 // "longest_context"}.

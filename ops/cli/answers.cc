@@ -2,11 +2,29 @@
 
 #include <fmt/format.h>
 
+#include "common/bytes_text.h"
 #include "ops/cli/confidence_text.h"
 #include "ops/cli/output.h"
 
 namespace bitalloc::cli {
 namespace fs = std::filesystem;
+
+namespace {
+
+std::string memory_text(const Json& memory) {
+  const int64_t ranks = memory.at("tp");
+  return fmt::format(
+      "KV cache of {} × {} tokens: {}{}, of {}; {} sequences of that context fit, or contexts of "
+      "{} "
+      "tokens",
+      memory.at("sequences").get<int64_t>(), memory.at("context").get<int64_t>(),
+      bytes_text(memory.at("kv_bytes")),
+      ranks > 1 ? fmt::format(" on each of {} ranks", ranks) : "",
+      bytes_text(memory.at("memory_bytes")), memory.at("most_sequences").get<int64_t>(),
+      memory.at("longest_context").get<int64_t>());
+}
+
+}  // namespace
 
 Result<Checkpoint> fetch_checkpoint(Connection& connection, const std::string& id) {
   BA_ASSIGN_OR_RETURN(const wire::Message reply, connection.request("checkpoint", {{"id", id}}));
@@ -40,8 +58,7 @@ Result<Answers> Answers::open(const Context& context, const std::string& id,
 Result<Json> Answers::assignment(std::optional<double> bits, const AllocateOptions& options) {
   if (checkpoint_.has_value()) {
     const Checkpoint& c = *checkpoint_;
-    return allocate(c.id, c.spec, c.fingerprint, c.table, bits.value_or(c.spec.effective_bits),
-                    options);
+    return allocate(c.id, c.spec, c.fingerprint, c.table, bits.value_or(0), options);
   }
   Json header = to_json(options);
   header["id"] = id_;
@@ -72,6 +89,11 @@ Result<const Checkpoint*> Answers::checkpoint() {
   return &*checkpoint_;
 }
 
+double budget_bits(const Json& assignment) {
+  const Json asked = assignment.at("budget").at("effective_bits");
+  return asked.is_null() ? assignment.at("effective_bits").get<double>() : asked.get<double>();
+}
+
 std::string assignment_text(const Json& assignment) {
   using Align = Table::Align;
   Table table({{"site"},
@@ -88,12 +110,12 @@ std::string assignment_text(const Json& assignment) {
                nats_text(site.at("standard_error"))});
   }
   const bool proven = assignment.value("proven_optimal", false);
+  const Json budget = assignment.at("budget").at("effective_bits");
   const Json error = assignment.value("objective_standard_error", Json());
   std::string text = fmt::format(
-      "{}\n\nsearch {}: {} effective bits (budget {}), summed KL {:.4e}{} nats a token, {}",
-      table.text(), assignment.at("search").get<std::string>(),
-      bits_text(assignment.at("effective_bits")),
-      bits_text(assignment.at("budget").at("effective_bits")),
+      "{}\n\nsearch {}: {} effective bits{}, summed KL {:.4e}{} nats a token, {}", table.text(),
+      assignment.at("search").get<std::string>(), bits_text(assignment.at("effective_bits")),
+      budget.is_null() ? "" : fmt::format(" (budget {})", bits_text(budget)),
       assignment.at("objective_kl_nats").get<double>(),
       error.is_null() ? "" : fmt::format(" ± {:.1e}", error.get<double>()),
       proven ? "proven optimal" : fmt::format("gap {:.2g}", assignment.value("gap", 0.0)));
@@ -102,6 +124,7 @@ std::string assignment_text(const Json& assignment) {
         "\nchosen on smoothed scores (none grows with the bits), whose sum is {:.4e} nats a token",
         assignment.at("smoothed_objective_kl_nats").get<double>());
   }
+  if (assignment.contains("memory")) text += "\n" + memory_text(assignment.at("memory"));
   if (assignment.contains("confidence")) {
     text += "\n\n" + confidence_text(assignment.at("confidence"));
   }

@@ -41,6 +41,9 @@ class Answers {
 // The checkpoint of a search, as the service holds it.
 Result<Checkpoint> fetch_checkpoint(Connection& connection, const std::string& id);
 
+// Effective bits that give the assignment: those asked, or of a budget of memory alone its own.
+double budget_bits(const Json& assignment);
+
 // Tables for people.
 std::string assignment_text(const Json& assignment);
 

@@ -23,15 +23,6 @@ constexpr int64_t kBatchTokensGpu = 16384;
 constexpr int64_t kMaxSitesPerUnit = 5;
 constexpr int64_t kUnitsPerBatch = 6;
 
-Status refuse_what_is_not_there(const SearchFlags& flags) {
-  if (!flags.memory.empty()) {
-    return unsupported("--memory: budgets in bytes are not implemented", "--memory",
-                       "give the budget as effective bits an element with --bits");
-  }
-  if (!flags.id.empty()) BA_RETURN_IF_ERROR(validate_search_id(flags.id));
-  return {};
-}
-
 // Splits at commas that are not inside the brackets of a format's parameters.
 std::vector<std::string> split_candidates(const std::string& text) {
   std::vector<std::string> names(1);
@@ -79,7 +70,8 @@ Result<Recipe> recipe_with_flags(const SearchFlags& flags) {
   if (!flags.bits.empty()) {
     BA_ASSIGN_OR_RETURN(recipe.effective_bits, parse_bits(flags.bits, "--bits"));
   }
-  if (flags.sequences > 0) recipe.sequences = flags.sequences;
+  if (flags.sequences > 0 && flags.memory.memory.empty()) recipe.sequences = flags.sequences;
+  if (flags.score_sequences > 0) recipe.sequences = flags.score_sequences;
   if (flags.length > 0) recipe.length = flags.length;
   for (const std::string& pattern : flags.disabled_layers) {
     recipe.disabled_layers.push_back(pattern);
@@ -87,9 +79,10 @@ Result<Recipe> recipe_with_flags(const SearchFlags& flags) {
   return recipe;
 }
 
-// A missing model is a wrong flag here, not an answer of the service.
+// A missing model, or a budget too small, is a wrong flag here, not an answer of the service.
 Error as_input_error(Error error) {
-  if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kInvalidArgument;
+  if (error.code == ErrorCode::kNotFound || error.code == ErrorCode::kInfeasible)
+    error.code = ErrorCode::kInvalidArgument;
   return error;
 }
 
@@ -138,7 +131,29 @@ Status choose_sites(const ModelFiles& files, const Recipe& recipe, SearchSpec& s
   return invalid_argument("disabled_layers leave no layer to search", "disabled_layers");
 }
 
+// The budget in bytes takes the place of the recipe's in bits, unless both are asked for.
+Status read_budget(const SearchFlags& flags, const Recipe& recipe, SearchSpec& spec) {
+  MemoryFlags memory = flags.memory;
+  memory.sequences = flags.sequences;
+  BA_ASSIGN_OR_RETURN(spec.memory, memory_budget(memory));
+  if (!spec.memory || !flags.bits.empty()) spec.effective_bits = recipe.effective_bits;
+  return {};
+}
+
+// Fields of a budget are flags here.
+Error flag_error(Error error) {
+  if (error.field == "tp") error.field = "serve-tp";
+  if (error.field == "block_tokens") error.field = "block-tokens";
+  error.field = "--" + error.field;
+  return error;
+}
+
 Status check_budget(const SearchSpec& spec) {
+  if (spec.memory) {
+    const Status fits = check_memory(spec, *spec.memory);
+    if (!fits.ok()) return flag_error(as_input_error(fits.error()));
+  }
+  if (spec.effective_bits == 0) return {};
   const BitsRange range = reachable_bits(spec);
   if (spec.effective_bits >= range.lowest * (1 - 1e-10)) return {};
   return invalid_argument(
@@ -205,7 +220,7 @@ int64_t default_sites_per_unit(int64_t sites) {
 }
 
 Result<SearchInputs> read_search_inputs(const SearchFlags& flags, const Context& context) {
-  BA_RETURN_IF_ERROR(refuse_what_is_not_there(flags));
+  if (!flags.id.empty()) BA_RETURN_IF_ERROR(validate_search_id(flags.id));
   BA_ASSIGN_OR_RETURN(const Recipe recipe, recipe_with_flags(flags));
   SearchInputs inputs;
   SearchSpec& spec = inputs.spec;
@@ -219,7 +234,7 @@ Result<SearchInputs> read_search_inputs(const SearchFlags& flags, const Context&
   spec.model = model_ref(*files);
   spec.dtype = flags.dtype;
   spec.recipe = recipe.name;
-  spec.effective_bits = recipe.effective_bits;
+  BA_RETURN_IF_ERROR(read_budget(flags, recipe, spec));
   BA_RETURN_IF_ERROR(choose_sites(*files, recipe, spec));
   BA_RETURN_IF_ERROR(check_budget(spec));
   BA_RETURN_IF_ERROR(read_tokens(flags, context, recipe, inputs));

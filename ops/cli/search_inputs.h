@@ -10,6 +10,7 @@
 #include "common/search_spec.h"
 #include "common/tokens.h"
 #include "ops/cli/command_line.h"
+#include "ops/cli/limit_flags.h"
 
 namespace bitalloc::cli {
 
@@ -19,7 +20,7 @@ struct SearchFlags {
   std::string data;
   std::string recipe = "kv_fp8_nvfp4_cast_kl_div";
   std::string bits;
-  int64_t sequences = 0;
+  int64_t sequences = 0;  // of the data, or with --memory of the cache
   int64_t length = 0;
   std::string dtype = "float32";
   std::string candidates;  // comma-separated
@@ -36,7 +37,8 @@ struct SearchFlags {
   int workers = 1;
   int threads = 0;
   int tensor_parallel = 1;
-  std::string memory;  // refused: not there yet
+  MemoryFlags memory;
+  int64_t score_sequences = 0;
 };
 
 struct SearchInputs {

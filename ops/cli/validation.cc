@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "ops/cli/answers.h"
 #include "ops/cli/output.h"
 #include "ops/cli/search_inputs.h"
 
@@ -107,7 +108,7 @@ Result<SearchSpec> validation_spec(const Checkpoint& search, const Json& assignm
   for (const Candidate& candidate : search.spec.candidates) {
     if (candidate != Candidate{}) spec.configurations.push_back(uniform(candidate));
   }
-  const double budget = assignment.at("budget").at("effective_bits");
+  const double budget = budget_bits(assignment);
   Configuration chosen{fmt::format("assignment at {} bits", bits_text(budget)), {}};
   for (const Json& site : assignment.at("sites")) {
     BA_ASSIGN_OR_RETURN(const Candidate candidate,

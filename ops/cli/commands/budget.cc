@@ -9,6 +9,7 @@
 #include "common/files.h"
 #include "ops/cli/answers.h"
 #include "ops/cli/frontier_plot.h"
+#include "ops/cli/limit_flags.h"
 #include "ops/cli/output.h"
 #include "ops/cli/search_inputs.h"
 
@@ -19,6 +20,7 @@ struct BudgetFlags {
   std::string id;
   std::vector<std::string> bits;
   std::vector<std::string> pins;
+  LimitFlags limits;
   std::string checkpoint;
   std::string csv;
   std::string plot;
@@ -31,7 +33,9 @@ struct BudgetFlags {
 
 constexpr const char* kRebudgetExamples = R"(examples:
   bitalloc rebudget my-search --bits 5.0
+  bitalloc rebudget my-search --memory 8GiB --context 32768 --sequences 16
   bitalloc rebudget my-search --bits 4.8 --bits 6 --pin layers.0=bf16 --json
+  bitalloc rebudget my-search --bits 5 --deployed now.json --max-changes 4 --max-formats 2
   bitalloc rebudget --checkpoint run1/checkpoint.json --bits 5.0
   bitalloc rebudget my-search --bits 5.0 --confidence      # which layers the data does not decide)";
 
@@ -48,14 +52,9 @@ constexpr const char* kFrontierExamples = R"(examples:
 Result<Pins> parse_pins(const std::vector<std::string>& texts) {
   Pins pins;
   for (const std::string& text : texts) {
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-      return invalid_argument(fmt::format("--pin: '{}' is not SITE=CANDIDATE", text), "--pin",
-                              "e.g. --pin layers.0=bf16");
-    }
-    if (!pins.emplace(text.substr(0, equals), text.substr(equals + 1)).second) {
-      return invalid_argument(fmt::format("--pin: '{}' is pinned twice", text.substr(0, equals)),
-                              "--pin");
+    BA_ASSIGN_OR_RETURN(const SiteRule pin, parse_site_rule(text, "--pin"));
+    if (!pins.emplace(pin.site, pin.candidate).second) {
+      return invalid_argument(fmt::format("--pin: '{}' is pinned twice", pin.site), "--pin");
     }
   }
   return pins;
@@ -65,6 +64,7 @@ Result<Pins> parse_pins(const std::vector<std::string>& texts) {
 Result<AllocateOptions> allocate_options(const BudgetFlags& flags) {
   AllocateOptions options;
   BA_ASSIGN_OR_RETURN(options.pins, parse_pins(flags.pins));
+  BA_ASSIGN_OR_RETURN(options.limits, read_limits(flags.limits));
   options.with_scores = flags.scores;
   options.smooth = flags.smooth;
   if (flags.confidence) options.confidence = flags.resampling;
@@ -83,6 +83,12 @@ Result<int> rebudget(const Context& context, const BudgetFlags& flags) {
   for (const std::string& text : flags.bits) {
     BA_ASSIGN_OR_RETURN(const double value, parse_bits(text, "--bits"));
     budgets.push_back(value);
+  }
+  if (budgets.empty()) {
+    if (!options.limits.memory) {
+      return invalid_argument("name a budget", "--bits", "--bits B, or --memory SIZE --context N");
+    }
+    budgets.push_back(0);  // of memory alone
   }
   BA_ASSIGN_OR_RETURN(Answers answers, Answers::open(context, flags.id, flags.checkpoint));
   Json list = Json::array();
@@ -246,8 +252,8 @@ void add_budget_commands(CommandLine& line) {
   CLI::App* command = add_budget_command(line, "rebudget", "the best assignment of other budgets",
                                          kRebudgetExamples, *flags);
   command->add_option("--bits", flags->bits, "effective bits an element (repeatable)")
-      ->required()
       ->allow_extra_args(false);
+  add_limit_options(command, flags->limits);
   command->add_option("--pin", flags->pins, "SITE=CANDIDATE that must be kept (repeatable)")
       ->allow_extra_args(false);
   add_confidence_options(command, *flags);
@@ -257,6 +263,7 @@ void add_budget_commands(CommandLine& line) {
                                kAssignmentExamples, *flags);
   command->add_option("--bits", flags->bits, "effective bits (default: those of the search)")
       ->allow_extra_args(false);
+  add_limit_options(command, flags->limits);
   command->add_flag("--scores", flags->scores, "the scores of every candidate, too");
   add_confidence_options(command, *flags);
   on_run(line, command, [flags, &context] { return assignment(context, *flags); });

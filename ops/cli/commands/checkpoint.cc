@@ -28,6 +28,7 @@ Json describe(const Checkpoint& checkpoint) {
           {"sequences", spec.sequences},
           {"length", spec.length},
           {"effective_bits", spec.effective_bits},
+          {"memory", spec.memory ? to_json(*spec.memory) : Json()},
           {"units",
            {{"total", checkpoint.table.units_total()}, {"done", checkpoint.table.units_done()}}},
           {"complete", checkpoint.table.complete()}};

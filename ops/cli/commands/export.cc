@@ -62,7 +62,7 @@ Result<ExportRequest> make_request(const Context& context, const ExportFlags& fl
   request.amax = checkpoint->table.amax();
   request.search_id = checkpoint->id;
   request.fingerprint = checkpoint->fingerprint.sha256;
-  request.budget_bits = bits.value_or(checkpoint->spec.effective_bits);
+  request.budget_bits = budget_bits(assignment);
   BA_RETURN_IF_ERROR(take_assignment(*checkpoint, assignment, request));
   return request;
 }

@@ -19,6 +19,7 @@ namespace {
 constexpr const char* kSearchExamples = R"(examples:
   bitalloc search --model ./SmolLM2-135M-Instruct --data score.jsonl
   bitalloc search --model ./m --data tokens.safetensors --bits 5.0 --workers 4 --output run1
+  bitalloc search --model ./m --data score.jsonl --memory 8GiB --context 32768 --sequences 16
   bitalloc search --model ./m --data text.txt --sequences 16 --length 256 \
       --candidates fp8_e4m3,nvfp4 --disabled-layers '*.layers.0.*'
 The same command again goes on where it stopped.)";
@@ -39,7 +40,11 @@ void add_input_options(CLI::App* c, SearchFlags& f) {
   c->add_option("--recipe", f.recipe, "name or file; see `bitalloc recipes`")
       ->capture_default_str();
   c->add_option("--bits", f.bits, "budget: effective bits an element (default: the recipe's)");
-  c->add_option("--sequences", f.sequences, "at most so many sequences")
+  c->add_option("--sequences", f.sequences,
+                "at most so many sequences of the data; with --memory those of the cache")
+      ->check(CLI::PositiveNumber);
+  c->add_option("--score-sequences", f.score_sequences,
+                "at most so many sequences of the data, with or without --memory")
       ->check(CLI::PositiveNumber);
   c->add_option("--length", f.length, "at most so many tokens a sequence")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 22));
@@ -56,7 +61,7 @@ void add_input_options(CLI::App* c, SearchFlags& f) {
   c->add_option("--disabled-layers", f.disabled_layers,
                 "pattern of attention modules to leave alone (repeatable)");
   c->add_option("--id", f.id, "name of the search (default: from model and fingerprint)");
-  c->add_option("--memory", f.memory, "not implemented")->group("");
+  add_memory_options(c, f.memory);
 }
 
 Status require_same(const Checkpoint& held, const SearchSpec& spec, const fs::path& file) {
@@ -112,10 +117,13 @@ Status save_output(Connection& connection, const std::string& id, const Json& as
 }
 
 Status finish_search(Connection& connection, const Context& context, const SearchFlags& flags,
-                     const std::string& id, double bits) {
-  BA_ASSIGN_OR_RETURN(
-      const Json reply,
-      connection.ask("assignment", {{"id", id}, {"effective_bits", bits}, {"scores", false}}));
+                     const std::string& id, const SearchSpec& spec) {
+  AllocateOptions options;
+  options.limits.memory = spec.memory;
+  Json header = to_json(options);
+  header["id"] = id;
+  header["effective_bits"] = spec.effective_bits;
+  BA_ASSIGN_OR_RETURN(const Json reply, connection.ask("assignment", std::move(header)));
   BA_ASSIGN_OR_RETURN(const Json assignment, json_field<Json>(reply, "assignment", "reply"));
   if (!flags.output.empty()) {
     BA_RETURN_IF_ERROR(save_output(connection, id, assignment, flags.output));
@@ -199,7 +207,7 @@ Result<int> run_search(const Context& context, const SearchFlags& flags,
                                    : "the service goes on; the same command follows it"));
     if (ending.kind != Ending::Kind::kDone) return report_ending(context, ending);
   }
-  BA_RETURN_IF_ERROR(finish_search(*connection, context, flags, id, inputs.spec.effective_bits));
+  BA_RETURN_IF_ERROR(finish_search(*connection, context, flags, id, inputs.spec));
   return kExitOk;
 }
 
@@ -219,7 +227,7 @@ Result<int> run_submit(const Context& context, const SearchFlags& flags,
     BA_ASSIGN_OR_RETURN(const Ending ending,
                         follow(*connection, id, "`bitalloc watch " + id + "` follows it"));
     if (ending.kind != Ending::Kind::kDone) return report_ending(context, ending);
-    BA_RETURN_IF_ERROR(finish_search(*connection, context, flags, id, inputs.spec.effective_bits));
+    BA_RETURN_IF_ERROR(finish_search(*connection, context, flags, id, inputs.spec));
     return kExitOk;
   }
   if (context.json) {
