@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from harness import TOTAL, Trial, bare, oracle, repeat, trial
+from harness import Trial, bare, oracle, repeat, trial
 from mangler import VERSION, Mangler, RawWorker, packed
 
 TYPE, HEADER, BLOB = 2, 4, 5  # places of the frames
@@ -70,7 +70,7 @@ def test_doubled_results(behind):
     row = trial.row("result message doubled")
     trial.wait_for_end()
     row.times = len(changed)
-    assert row.times >= TOTAL // 2
+    assert row.times >= trial.total // 2
     trial.finish()
 
 
