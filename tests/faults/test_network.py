@@ -69,4 +69,5 @@ def test_wire_that_hardly_carries_anything(trial, link):
                 link.set(drop=0.4, delay_ms=50, jitter_ms=200)
                 time.sleep(15)
                 link.set(**CLEAN)
+    assert row.times >= 1
     trial.finish()

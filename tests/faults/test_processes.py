@@ -83,7 +83,10 @@ class LocalSearch:
 
     def process(self, part):
         """Its id, once it runs."""
-        return wait_until(lambda: self.service()["processes"].get(part) or None, f"{part} runs")
+        def found():
+            assert self.command.poll() is None, "the search was over before its faults were made"
+            return self.service()["processes"].get(part) or None
+        return wait_until(found, f"{part} runs")
 
     def done(self):
         said = subprocess.run([BUILD / "bin/bitalloc", "status", "s", "--json"], text=True,
