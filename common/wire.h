@@ -48,7 +48,8 @@
 //
 // Worker → coordinator (one DEALER a worker; identity is in the message, never the socket's):
 //   hello         {"epoch", "protocol": [versions], "numerics_version", "host", "pid", "device",
-//                  "threads", "tp", "memory_bytes", "versions": {…}, "models": [weights_sha256…]}
+//                  "threads", "tp", "memory_bytes" (that it may use), "versions": {…}, "models":
+//                  [weights_sha256…]}
 //                  → `ok` {"protocol" (the chosen one), "heartbeat_ms", "liveness"}, or `error`
 //                  unsupported that says which side to update
 //   ready         {"epoch", "credits", "models"}: how many more units the worker takes now

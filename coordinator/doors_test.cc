@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "common/files.h"
+#include "common/process_usage.h"
 #include "common/score_table.h"
 #include "tests/process/fake_worker.h"
 #include "tests/process/fake_worker_service.h"

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 
+#include "common/process_usage.h"
 #include "tests/process/fake_worker.h"
 #include "tests/process/fake_worker_service.h"
 #include "tests/process/locked_service.h"

@@ -3,7 +3,6 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "common/files.h"
+#include "common/process_usage.h"
 #include "coordinator/front.h"
 #include "coordinator/http/server.h"
 #include "coordinator/redis_store.h"
@@ -243,14 +243,6 @@ void remove_socket_files(const FrontOptions& front) {
   for (const auto& endpoint : front.worker_endpoints) remove_socket_file(endpoint);
 }
 
-// Every connection is a descriptor: as many as the system lets this user have.
-void raise_descriptor_limit() {
-  rlimit limit = {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) spdlog::warn("RLIMIT_NOFILE stays as it is");
-}
-
 // SIGHUP: the allow-list again.
 void reread_on_hangup(boost::asio::signal_set& hangup, AccessList* access) {
   hangup.async_wait([&hangup, access](const boost::system::error_code& error, int) {
@@ -343,7 +335,10 @@ int run(int argc, char** argv) {
     web_settings = std::move(settings).value();
   }
   std::signal(SIGPIPE, SIG_IGN);
-  raise_descriptor_limit();
+  // Every connection is a descriptor.
+  if (const Status raised = raise_descriptor_limit(); !raised.ok()) {
+    spdlog::warn("{}", raised.error().message);
+  }
   return serve(std::move(options), std::move(access), std::move(redis).value(),
                std::move(web_settings));
 }

@@ -478,8 +478,9 @@ void Queue::stored(const LeasePending& pending, const StoreDone&) {
   if (!slot) return;  // deleted meanwhile, and this is another search of the same name
   const auto leases = search->leases.find(*slot);
   if (leases == search->leases.end()) return;  // released meanwhile
-  for (const HeldLease& lease : leases->second) {
+  for (HeldLease& lease : leases->second) {
     if (lease.fence != pending.lease.fence) continue;
+    lease.listed = now_;
     act(action::SendUnit{lease.worker, search->id, pending.unit, lease.fence, options_.lease_ms});
     act(action::Publish{search->id});
   }

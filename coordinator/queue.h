@@ -42,7 +42,11 @@ struct QueueOptions {
   TimeMs lease_ms = 30'000;         // a unit not heard of for so long is somebody else's
   TimeMs liveness_ms = 5'000;       // a worker not heard of for so long is gone
   TimeMs restart_grace_ms = 5'000;  // stored leases live so long until their worker is heard
-  TimeMs stall_ms = 1'000;          // a longer pause between ticks was ours, not the workers'
+  // A unit that was sent, but that its worker does not list in so many heartbeats in so long a time
+  // (so neither late heartbeats nor a stall of ours count as that): a message was lost.
+  int lost_heartbeats = 3;
+  TimeMs lost_ms = 3'000;
+  TimeMs stall_ms = 1'000;  // a longer pause between ticks was ours, not the workers'
 
   TimeMs backoff_ms = 1'000;           // rest of a unit after its first failure; doubles …
   TimeMs largest_backoff_ms = 60'000;  // … up to this
@@ -241,12 +245,14 @@ struct HeldLease {
   WorkerEpoch worker;
   Fence fence;
   TimeMs deadline = 0;
-  bool restored = false;       // of an earlier coordinator, and its worker has not confirmed it yet
-  bool speculative = false;    // the second of a straggling unit
-  TimeMs granted = 0;          // or first heard of
-  int64_t place = 1;           // units that its worker held then, this one included
-  double charged_seconds = 0;  // to the search's turn
-  TimeMs alarm = 0;            // its entry among the queue's alarms, never after `deadline`
+  bool restored = false;     // of an earlier coordinator, and its worker has not confirmed it yet
+  bool speculative = false;  // the second of a straggling unit
+  std::optional<TimeMs> listed = {};  // by its worker, last; or when the unit was sent
+  int heartbeats_without = 0;         // since then
+  TimeMs granted = 0;                 // or first heard of
+  int64_t place = 1;                  // units that its worker held then, this one included
+  double charged_seconds = 0;         // to the search's turn
+  TimeMs alarm = 0;                   // its entry among the queue's alarms, never after `deadline`
 };
 
 // One a unit, so a byte: what else there is to say of few of them stands in the maps of Search.
@@ -284,7 +290,8 @@ struct Search {
   PlanLayout layout;
   size_t calibrations_left = 0;    // units; scores wait for them
   std::set<WorkerEpoch> excluded;  // workers that see another model
-  std::string exclusion;           // what they said
+  std::optional<Error> exclusion;  // what the last of them said
+  TimeMs exclusion_time = 0;       // and when
   Timing timing;
   double weight_left = 0;  // Σ unit_weight of the units that are not done
   int64_t leased = 0;      // units
@@ -455,11 +462,13 @@ class Queue {
   // Workers (queue_workers.cc).
   Worker* heard(const WorkerEpoch& epoch);
   void renew(const event::WorkerHeartbeat::Held& held, const WorkerEpoch& worker);
-  void drop_unconfirmed(const WorkerEpoch& worker);
+  void drop_unlisted(const WorkerEpoch& worker);
+  bool is_lost(HeldLease& lease) const;
   Status acceptable(const Search& search, const event::WorkerResult& event, Worker* worker) const;
   void take_result(Search& search, size_t slot, const event::WorkerResult& event);
   void measure(Search& search, size_t slot, const event::WorkerResult& event);
   void exclude(Search& search, const WorkerEpoch& worker, const Error& error);
+  void fail_if_all_excluded(Search& search);
   void remove_worker(const WorkerEpoch& epoch, bool vanished);
   void leave_batch(Worker& worker);
   void leave_memory(const WorkerEpoch& epoch, int64_t memory_bytes);
@@ -469,7 +478,7 @@ class Queue {
   // Leases and the fate of units (queue_leases.cc).
   void schedule();
   void speculate();
-  const WorkerEpoch* helper_for(const Search& search, const HeldLease& lease) const;
+  const WorkerEpoch* helper_for(const Search& search, size_t slot) const;
   bool grant_one(const WorkerEpoch& epoch, Worker& worker, bool may_switch);
   void grant(Search& search, size_t slot, const WorkerEpoch& epoch, Worker& worker,
              bool speculative);

@@ -99,7 +99,7 @@ void Queue::speculate() {
   }
   for (const auto& [search, slot] : stragglers) {
     if (speculative_ >= options_.max_speculative || leases_ >= options_.max_leases) return;
-    const WorkerEpoch* helper = helper_for(*search, search->leases.at(slot)[0]);
+    const WorkerEpoch* helper = helper_for(*search, slot);
     if (helper == nullptr) continue;
     ++search->speculated;
     const WorkerEpoch epoch = *helper;  // a copy: it may not be among the idle ones afterwards
@@ -115,12 +115,17 @@ bool Queue::is_straggler(const Search& search, size_t slot, const HeldLease& lea
   return static_cast<double>(now_ - lease.granted) > patience_ms;
 }
 
-// An idle worker that can begin the unit without giving up another model; null: none.
-const WorkerEpoch* Queue::helper_for(const Search& search, const HeldLease& lease) const {
+// An idle worker, not the unit's own, that can begin it without giving up another model; null:
+// none.
+const WorkerEpoch* Queue::helper_for(const Search& search, size_t slot) const {
+  const WorkerEpoch& own = search.leases.at(slot)[0].worker;
+  const auto trouble = search.troubles.find(slot);
+  const int64_t too_few_bytes =
+      trouble == search.troubles.end() ? -1 : trouble->second.more_than_bytes;
   for (const WorkerEpoch& epoch : idle_) {
     const Worker& worker = workers_.at(epoch);
     const bool has_no_other = worker.last_model.empty() && worker.models.empty();
-    if (epoch != lease.worker && may_serve(search, epoch, worker) &&
+    if (epoch != own && worker.memory_bytes > too_few_bytes && may_serve(search, epoch, worker) &&
         (has_no_other || worker.holds(search.model()))) {
       return &epoch;
     }
@@ -287,7 +292,10 @@ void Queue::unit_failed(Search& search, size_t slot, const HeldLease& lease, con
   if (error.code == ErrorCode::kResourceExhausted) {
     const auto worker = workers_.find(lease.worker);
     const int64_t memory = worker == workers_.end() ? 0 : worker->second.memory_bytes;
-    if (memory > 0) trouble.more_than_bytes = std::max(trouble.more_than_bytes, memory);
+    if (memory > 0) {
+      trouble.more_than_bytes = std::max(trouble.more_than_bytes, memory);
+      trouble.hopeless |= !somebody_better(*this, search, trouble.group());
+    }
   }
   act(action::Log{false, fmt::format("{} of search '{}' failed on worker {} ({} of {}): {}",
                                      unit_name(search.unit(slot)), search.id, lease.worker.value,

@@ -269,11 +269,10 @@ TEST_F(QueueTest, LeaseRunsOutUnlessRenewed) {
     beat("a", first);
   }
   EXPECT_EQ(queue_.find("s")->leased, 1);
-  for (int i = 0; i < 31; ++i) {  // it lives, but does not know of the unit: the message was lost
+  for (int i = 0; i < 31; ++i) {  // it lives, but none of its heartbeats arrives
     pass(1'000);
-    beat("a", {});
+    ready("a", 0);
   }
-  store_all();
   EXPECT_EQ(queue_.find("s")->leased, 0);
   hello("b", 4);  // another batch first, then the unit that was lost
   auto second = taken<action::SendUnit>();
@@ -292,6 +291,87 @@ TEST_F(QueueTest, LeaseRunsOutUnlessRenewed) {
   EXPECT_EQ(taken<action::SendAck>().size(), 1u);
   EXPECT_EQ(done(), 1);
   EXPECT_EQ(queue_.find("s")->conflicts, 0);
+}
+
+// The message with the unit was lost while its worker connected again: the worker lives and does
+// not list it. Three heartbeats of a second are what the queue waits.
+TEST_F(QueueTest, UnitThatItsWorkerDoesNotListIsGivenOutAgain) {
+  submit("s", one_unit_spec());
+  hello("a", 1);
+  const auto lost = taken<action::SendUnit>().at(0);
+  for (int i = 0; i < 2; ++i) {
+    pass(1'000);
+    beat("a", {});
+  }
+  EXPECT_EQ(queue_.find("s")->leased, 1);
+  pass(1'000);
+  beat("a", {});
+  EXPECT_EQ(queue_.find("s")->leased, 0);
+  EXPECT_EQ(status_json(queue_, *queue_.find("s"), now_)["units"]["retrying"], 0);  // no failure
+  ready("a", 1);
+  const auto again = taken<action::SendUnit>().at(0);
+  EXPECT_EQ(again.unit, lost.unit);
+  EXPECT_GT(again.fence, lost.fence);
+}
+
+// What was said of the unit was lost: a failure is told once, and then the unit is not listed.
+TEST_F(QueueTest, UnitWhoseFailureWasLostIsGivenOutAgain) {
+  submit("s", one_unit_spec());
+  hello("a", 1);
+  const auto unit = taken<action::SendUnit>().at(0);
+  for (int i = 0; i < 10; ++i) {
+    pass(1'000);
+    beat("a", {unit});
+  }
+  EXPECT_EQ(queue_.find("s")->leased, 1);
+  for (int i = 0; i < 3; ++i) {
+    pass(1'000);
+    beat("a", {});
+  }
+  EXPECT_EQ(queue_.find("s")->leased, 0);
+}
+
+// Heartbeats that were held up on their way come all at once, and so do those that waited for a
+// coordinator that stood still; all of them were said before the unit was there.
+TEST_F(QueueTest, HeartbeatsThatAreLateDoNotTakeAUnitAway) {
+  submit("s", one_unit_spec());
+  hello("a", 1);
+  const auto unit = taken<action::SendUnit>().at(0);
+  for (int i = 0; i < 4; ++i) {
+    now_ += 10;
+    beat("a", {});
+  }
+  EXPECT_EQ(queue_.find("s")->leased, 1);
+  now_ += 20'000;
+  beat("a", {unit});
+  now_ += 20'000;
+  beat("a", {});
+  EXPECT_EQ(queue_.find("s")->leased, 1);
+}
+
+TEST_F(QueueTest, UnitThatIsOnlyLateStaysWithItsWorkerUnlessSomebodyHasGotIt) {
+  submit("s", one_unit_spec());
+  hello("a", 1);
+  const auto late = taken<action::SendUnit>().at(0);
+  const auto lose = [&] {
+    for (int i = 0; i < 3; ++i) {
+      pass(1'000);
+      beat("a", {});
+    }
+    EXPECT_EQ(queue_.find("s")->leased, 0);
+  };
+  handle(event::WorkerReady{WorkerEpoch("a"), 0});
+  lose();
+  beat("a", {late});
+  EXPECT_EQ(queue_.find("s")->leased, 1);
+  EXPECT_TRUE(taken<action::SendRevoke>().empty());
+  lose();
+  hello("b", 1);
+  EXPECT_EQ(taken<action::SendUnit>().at(0).worker.value, "b");
+  beat("a", {late});
+  const auto revoked = taken<action::SendRevoke>();
+  ASSERT_EQ(revoked.size(), 1u);
+  EXPECT_EQ(revoked[0].worker.value, "a");
 }
 
 TEST_F(QueueTest, SilentWorkerLosesItsUnitsAtOnce) {
@@ -520,10 +600,56 @@ TEST_F(QueueTest, UnitThatLackedMemoryGoesToAWorkerWithMore) {
   const auto again = taken<action::SendUnit>();
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].worker.value, "c");
-  fail(again[0], ErrorCode::kResourceExhausted, true);
-  now_ += 2'001;
-  ready("b", 1);  // nobody has more than 16 GiB: anybody may try
-  EXPECT_EQ(taken<action::SendUnit>().size(), 1u);
+  fail(again[0], ErrorCode::kResourceExhausted, true);  // nobody has more than 16 GiB
+  ready("b", 1);
+  EXPECT_TRUE(taken<action::SendUnit>().empty());
+  EXPECT_EQ(state(), SearchState::kFailed);
+  const Error& error = *queue_.find("s")->status.error;
+  EXPECT_EQ(error.code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(error.message.find("because"), std::string::npos) << error.message;  // the worker's own
+}
+
+// The one worker with more memory is busy: for as long as it is there, the unit waits for it.
+TEST_F(QueueTest, UnitThatLackedMemoryWaitsForTheWorkerWithMore) {
+  submit("s", small_spec());
+  hello_with("small", {{"memory_bytes", int64_t{8} << 30}}, 1);
+  const auto unit = taken<action::SendUnit>().at(0);
+  hello_with("large", {{"memory_bytes", int64_t{16} << 30}}, 1);
+  const auto other = taken<action::SendUnit>().at(0);
+  fail(unit, ErrorCode::kResourceExhausted, true);
+  for (int i = 0; i < 60; ++i) {
+    pass(1'000);
+    beat("small", {});
+    beat("large", {other});
+  }
+  handle(event::WorkerBye{WorkerEpoch("large")});
+  store_all();
+  const auto offered = [&] {
+    ready("small", 4);
+    const auto units = taken<action::SendUnit>();
+    return std::any_of(units.begin(), units.end(),
+                       [&](const auto& sent) { return sent.unit == unit.unit; });
+  };
+  EXPECT_TRUE(offered());  // it has waited for long enough, and nobody else is there
+}
+
+TEST_F(QueueTest, NoSecondLeaseForAWorkerWithTooLittleMemory) {
+  submit("s", small_spec());
+  hello_with("small", {{"memory_bytes", int64_t{8} << 30}}, 1);
+  const auto unit = taken<action::SendUnit>().at(0);
+  hello_with("large", {{"memory_bytes", int64_t{16} << 30}}, 0);
+  fail(unit, ErrorCode::kResourceExhausted, true);
+  finish_all("small");  // the three others
+  EXPECT_EQ(done(), 3);
+  pass(1'001);
+  ready("large", 1);
+  EXPECT_EQ(taken<action::SendUnit>().at(0).unit, unit.unit);
+  for (int i = 0; i < 20; ++i) {  // far longer than those took
+    pass(1'000);
+    beat("small", {});
+    beat("large", {{WorkerEpoch("large"), "s", unit.unit, Fence(5), 0}});
+  }
+  EXPECT_TRUE(taken<action::SendUnit>().empty());
 }
 
 TEST_F(QueueTest, WorkerWithAnotherModelIsLeftOutAndOnlyAllOfThemFailTheSearch) {
@@ -541,6 +667,41 @@ TEST_F(QueueTest, WorkerWithAnotherModelIsLeftOutAndOnlyAllOfThemFailTheSearch) 
   fail(second[0], ErrorCode::kMismatch, false);
   EXPECT_EQ(state(), SearchState::kFailed);
   EXPECT_EQ(queue_.find("s")->status.error->code, ErrorCode::kMismatch);
+}
+
+// "old" has died and is not given up yet when the one worker that is left says that it sees another
+// model.
+TEST_F(QueueTest, WorkerThatWasDeadWhenTheOthersWereLeftOutDoesNotKeepTheSearchAlive) {
+  submit("s", small_spec());
+  hello("old");
+  pass(1'000);
+  hello("new", 1);
+  fail(taken<action::SendUnit>().at(0), ErrorCode::kMismatch, false);
+  EXPECT_EQ(state(), SearchState::kRunning);
+  for (int i = 0; i < 5; ++i) {
+    pass(1'000);
+    beat("new", {});
+  }
+  EXPECT_EQ(state(), SearchState::kFailed);
+  EXPECT_EQ(queue_.find("s")->status.error->code, ErrorCode::kMismatch);
+}
+
+// One that was well then, and is cut off later, may come back: the search waits and says why.
+TEST_F(QueueTest, WorkerThatDiesAfterTheOthersWereLeftOutIsWaitedFor) {
+  submit("s", small_spec());
+  hello("good");
+  hello("bad", 1);
+  fail(taken<action::SendUnit>().at(0), ErrorCode::kMismatch, false);
+  pass(1'000);
+  beat("good", {});
+  for (int i = 0; i < 6; ++i) {
+    pass(1'000);
+    beat("bad", {});
+  }
+  EXPECT_EQ(queue_.workers().count(WorkerEpoch("good")), 0u);
+  EXPECT_EQ(state(), SearchState::kRunning);
+  EXPECT_NE(why_pending(queue_, *queue_.find("s"), now_).find("sees another model"),
+            std::string::npos);
 }
 
 TEST_F(QueueTest, UnitThatTakesEveryWorkerWithItIsSetAside) {

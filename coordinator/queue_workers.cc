@@ -90,23 +90,34 @@ void Queue::on(const event::WorkerHeartbeat& event) {
   if (worker == nullptr) return;
   if (event.models) set_models(*worker, *event.models);
   for (const auto& held : event.units) renew(held, event.worker);
-  drop_unconfirmed(event.worker);
+  drop_unlisted(event.worker);
 }
 
-// A lease that an earlier coordinator wrote down, but whose unit it did not get to send.
-void Queue::drop_unconfirmed(const WorkerEpoch& worker) {
+// What the worker does not have, as its heartbeat says. If a unit is only late, it stays with this
+// worker as long as nobody else has got it (renew).
+void Queue::drop_unlisted(const WorkerEpoch& worker) {
   const auto mine = held_.find(worker);
   if (mine == held_.end()) return;
-  std::vector<std::pair<Search*, size_t>> unconfirmed;
+  std::vector<std::pair<Search*, size_t>> lost;
   for (const auto& [id, unit] : mine->second) {
     Search& search = searches_.at(id);
     const size_t slot = *search.slot(unit);
-    if (lease_of(search, slot, worker)->restored) unconfirmed.emplace_back(&search, slot);
+    if (is_lost(*lease_of(search, slot, worker))) lost.emplace_back(&search, slot);
   }
-  for (const auto& [search, slot] : unconfirmed) {
+  for (const auto& [search, slot] : lost) {
     const HeldLease* lease = lease_of(*search, slot, worker);
     if (lease != nullptr) release(*search, slot, lease->fence);
   }
+}
+
+// The unit, or what the worker said of it, was lost; or an earlier coordinator wrote the lease down
+// and did not get to send the unit.
+bool Queue::is_lost(HeldLease& lease) const {
+  if (lease.restored) return true;
+  if (!lease.listed || *lease.listed == now_) return false;
+  ++lease.heartbeats_without;
+  return lease.heartbeats_without >= options_.lost_heartbeats &&
+         now_ - *lease.listed >= options_.lost_ms;
 }
 
 void Queue::renew(const event::WorkerHeartbeat::Held& held, const WorkerEpoch& worker) {
@@ -125,6 +136,8 @@ void Queue::renew(const event::WorkerHeartbeat::Held& held, const WorkerEpoch& w
       if (HeldLease* lease = lease_of(*search, *slot, worker)) {
         lease->deadline = now_ + options_.lease_ms;
         lease->restored = false;
+        lease->listed = now_;
+        lease->heartbeats_without = 0;
         return;
       }
       return revoke();
@@ -136,7 +149,9 @@ void Queue::renew(const event::WorkerHeartbeat::Held& held, const WorkerEpoch& w
   if (!may_serve(*search, worker, holder)) return revoke();
   // Nobody's, and somebody is at it already (a lease that ran out, a restart): it stays theirs.
   if (store_lost_ || stopping_ || leases_ >= options_.max_leases) return;
-  set_lease(*search, *slot, HeldLease{worker, held.fence, now_ + options_.lease_ms}, &holder);
+  HeldLease kept{worker, held.fence, now_ + options_.lease_ms};
+  kept.listed = now_;
+  set_lease(*search, *slot, std::move(kept), &holder);
   const Lease lease{worker, held.fence};
   persist(PutLease{search->id, held.unit, lease},
           LeasePending{search->id, held.unit, lease, false});
@@ -240,16 +255,23 @@ void Queue::on(const event::WorkerFail& event) {
   }
 }
 
-// The worker sees another model. When all do, the search cannot go on.
+// The worker sees another model.
 void Queue::exclude(Search& search, const WorkerEpoch& worker, const Error& error) {
   search.excluded.insert(worker);
-  search.exclusion = error.message;
+  search.exclusion = error;
+  search.exclusion_time = now_;
   act(action::Log{false, fmt::format("worker {} is left out of search '{}': {}", worker.value,
                                      search.id, error.message)});
+  fail_if_all_excluded(search);
+}
+
+// When every worker sees another model, the search cannot go on.
+void Queue::fail_if_all_excluded(Search& search) {
+  if (has_ended(search.status.state) || search.excluded.empty()) return;
   const bool all = std::none_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     return may_serve(search, entry.first, entry.second);
   });
-  if (all && !has_ended(search.status.state)) fail_search(search, error);
+  if (all) fail_search(search, *search.exclusion);
 }
 
 void Queue::on(const event::WorkerGiveBack& event) {
@@ -264,8 +286,10 @@ void Queue::on(const event::WorkerBye& event) { remove_worker(event.worker, fals
 
 void Queue::remove_worker(const WorkerEpoch& epoch, bool vanished) {
   const auto found = workers_.find(epoch);
+  TimeMs heard = now_;
   if (found != workers_.end()) {
     Worker& worker = found->second;
+    heard = worker.heard;
     act(action::Log{false, fmt::format("worker {} {}", worker_text(worker.info, epoch),
                                        vanished ? "has not been heard of for too long" : "left")});
     leave_batch(worker);
@@ -288,7 +312,12 @@ void Queue::remove_worker(const WorkerEpoch& epoch, bool vanished) {
       release(search, slot, lease->fence);
     }
   }
-  for (auto& [id, search] : searches_) search.excluded.erase(epoch);
+  for (auto& [id, search] : searches_) {
+    search.excluded.erase(epoch);
+    // It was dead already when the others were left out: nobody was there to go on. One that dies
+    // later may come back, so the search waits.
+    if (vanished && heard <= search.exclusion_time) fail_if_all_excluded(search);
+  }
   work_added_ = true;
 }
 

@@ -9,28 +9,21 @@ bool speaks_other_numerics(const Search& search, const Worker& worker) {
   return worker.numerics_version != 0 && worker.numerics_version != search.numerics_version;
 }
 
-// Somebody is connected who should take the units of this group: with more memory where that was
-// short, and another worker than the one they failed on.
-bool somebody_better(const Queue& queue, const Search& search, const RetryPool::Group& group) {
-  const auto& by_memory = queue.by_memory();
-  for (auto it = by_memory.rbegin(); it != by_memory.rend(); ++it) {
-    const auto& [bytes, epochs] = *it;
-    if (group.more_than_bytes >= bytes) return false;
-    for (const WorkerEpoch& epoch : epochs) {
-      if (epoch != group.failed_on && may_serve(search, epoch, queue.workers().at(epoch))) {
-        return true;
-      }
-    }
-  }
-  return false;
+// No worker that would be better suited is expected any more.
+bool may_be_anybodys(const Queue& queue, const Search& search, const RetryPool::Group& group,
+                     TimeMs waited) {
+  const bool lacked_memory = group.more_than_bytes >= 0;
+  const bool long_enough = waited > queue.options().prefer_other_ms;
+  if (!lacked_memory && long_enough) return true;
+  if (lacked_memory && !long_enough) return false;  // who has more may come back
+  return !somebody_better(queue, search, group);
 }
 
 std::optional<size_t> pick_slot(const Queue& queue, const Search& search, const WorkerEpoch& epoch,
                                 const Worker& worker, TimeMs now) {
   if (!search.retries.empty()) {
     const auto hopeless = [&](const RetryPool::Group& group, size_t slot) {
-      const TimeMs waited = now - search.troubles.at(slot).not_before;
-      return waited > queue.options().prefer_other_ms || !somebody_better(queue, search, group);
+      return may_be_anybodys(queue, search, group, now - search.troubles.at(slot).not_before);
     };
     const auto slot = search.retries.pick(epoch, worker.memory_bytes, hopeless);
     if (slot) return slot;
@@ -78,7 +71,7 @@ std::string why_nobody_serves(const Queue& queue, const Search& search) {
         "needs {}; run the same release on all",
         epoch.value, worker.numerics_version, search.numerics_version);
   }
-  return "every connected worker sees another model: " + search.exclusion;
+  return "every connected worker sees another model: " + search.exclusion->message;
 }
 
 std::string why_others_go_first(const Queue& queue, const Search& search) {
@@ -98,6 +91,20 @@ std::string why_others_go_first(const Queue& queue, const Search& search) {
 
 bool may_serve(const Search& search, const WorkerEpoch& epoch, const Worker& worker) {
   return !speaks_other_numerics(search, worker) && !search.excluded.contains(epoch);
+}
+
+bool somebody_better(const Queue& queue, const Search& search, const RetryPool::Group& group) {
+  const auto& by_memory = queue.by_memory();
+  for (auto it = by_memory.rbegin(); it != by_memory.rend(); ++it) {
+    const auto& [bytes, epochs] = *it;
+    if (group.more_than_bytes >= bytes) return false;
+    for (const WorkerEpoch& epoch : epochs) {
+      if (epoch != group.failed_on && may_serve(search, epoch, queue.workers().at(epoch))) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 std::optional<Pick> pick_unit(const Queue& queue, const WorkerEpoch& epoch, const Worker& worker,

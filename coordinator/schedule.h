@@ -20,6 +20,10 @@ namespace bitalloc {
 // The worker sees the search's model and computes as the search needs.
 bool may_serve(const Search& search, const WorkerEpoch& epoch, const Worker& worker);
 
+// Somebody is connected who should take the units of this group: with more memory where that was
+// short, and another worker than the one they failed on.
+bool somebody_better(const Queue& queue, const Search& search, const RetryPool::Group& group);
+
 struct Pick {
   Search* search = nullptr;
   size_t slot = 0;

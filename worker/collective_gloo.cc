@@ -20,6 +20,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr int kConnectFactor = 5;  // Gloo waits so many timeouts for a connection (pair.cc)
+
 class GlooStore final : public gloo::rendezvous::Store {
  public:
   explicit GlooStore(std::shared_ptr<RendezvousStore> store) : store_(std::move(store)) {}
@@ -172,7 +174,7 @@ Result<std::unique_ptr<Collective>> connect_gloo(std::shared_ptr<RendezvousStore
   try {
     auto device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
     auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
-    context->setTimeout(timeout);
+    context->setTimeout(timeout / kConnectFactor);  // calls have timeouts of their own
     GlooStore gloo_store(std::move(store));
     context->connectFullMesh(gloo_store, device);
     return std::unique_ptr<Collective>(std::make_unique<GlooCollective>(std::move(context)));

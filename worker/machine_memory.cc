@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -85,6 +86,12 @@ int64_t left_in_groups(const fs::path& root) {
   return left;
 }
 
+// Free and in all.
+std::pair<size_t, size_t> device_memory(const c10::Device& device) {
+  at::globalContext().lazyInitDevice(device.type());  // before, its allocator has no devices
+  return c10::getDeviceAllocator(device.type())->getMemoryInfo(std::max<int>(0, device.index()));
+}
+
 }  // namespace
 
 int64_t available_host_bytes(const fs::path& root) {
@@ -93,11 +100,13 @@ int64_t available_host_bytes(const fs::path& root) {
 }
 
 int64_t available_bytes(const c10::Device& device) {
-  if (device.is_cpu()) return available_host_bytes();
-  at::globalContext().lazyInitDevice(device.type());  // before, its allocator has no devices
-  const auto [free, total] =
-      c10::getDeviceAllocator(device.type())->getMemoryInfo(std::max<int>(0, device.index()));
-  return static_cast<int64_t>(free);
+  return device.is_cpu() ? available_host_bytes()
+                         : static_cast<int64_t>(device_memory(device).first);
+}
+
+int64_t total_bytes(const c10::Device& device) {
+  if (!device.is_cpu()) return static_cast<int64_t>(device_memory(device).second);
+  return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
 }
 
 void release_cached_memory(const c10::Device& device) {

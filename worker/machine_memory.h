@@ -12,6 +12,9 @@ namespace bitalloc {
 // does.
 int64_t available_bytes(const c10::Device& device);
 
+// All the memory that `device` has: of a CPU, its machine. Throws as LibTorch does.
+int64_t total_bytes(const c10::Device& device);
+
 // Host memory: what the kernel says is available (MemAvailable), and no more than what the limits
 // of the control groups that the process is in leave (versions 1 and 2; page cache counts as free).
 // `root`: where /proc and /sys are; tests have their own.

@@ -112,6 +112,13 @@ class TcpStore final : public RendezvousStore {
     run([&] { store_->set(key, std::vector<uint8_t>(value.begin(), value.end())); });
   }
 
+  // True for the first process that comes as this rank, to this rank 0.
+  bool take_place(int rank) {
+    int64_t comers = 0;
+    run([&] { comers = store_->add(fmt::format("place/{}", rank), 1); });
+    return comers == 1;
+  }
+
   std::string get(const std::string& key) override {
     std::string value;
     run([&] {
@@ -135,8 +142,8 @@ class TcpStore final : public RendezvousStore {
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
 
-Result<std::shared_ptr<RendezvousStore>> open_store(const HostPort& where, bool is_server,
-                                                    int listening, milliseconds timeout) {
+Result<std::shared_ptr<TcpStore>> open_store(const HostPort& where, bool is_server, int listening,
+                                             milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = where.port;
   options.isServer = is_server;
@@ -144,7 +151,7 @@ Result<std::shared_ptr<RendezvousStore>> open_store(const HostPort& where, bool 
   options.timeout = timeout;
   if (is_server) options.masterListenFd = listening;
   try {
-    return std::shared_ptr<RendezvousStore>(std::make_shared<TcpStore>(where, options));
+    return std::make_shared<TcpStore>(where, options);
   } catch (const std::exception& e) {
     const std::string what = e.what();
     return unavailable(fmt::format("rank 0 is not at {}:{} ({})", where.host, where.port,
@@ -176,6 +183,27 @@ Result<Rendezvous> meet_as_first(HostPort where, const std::string& file,
   return Rendezvous{std::move(store), std::move(own)};
 }
 
+// A place that is taken is that of a rank which has died; its group will notice and end, and the
+// next rank 0 has places for all. Without waiting for that, this rank would wait for a group that
+// nobody completes.
+Result<std::shared_ptr<TcpStore>> take_place(const HostPort& where,
+                                             const RendezvousOptions& options) {
+  const auto deadline = Clock::now() + options.timeout;
+  while (true) {
+    BA_ASSIGN_OR_RETURN(auto store, open_store(where, false, -1, options.timeout));
+    try {
+      if (store->take_place(options.rank)) return store;
+    } catch (const CollectiveError&) {  // that rank 0 has ended
+    }
+    if (Clock::now() > deadline) {
+      return unavailable(fmt::format("the group at {}:{} has its rank {} already", where.host,
+                                     where.port, options.rank),
+                         "--rendezvous", "give every process a --rank of its own");
+    }
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+}
+
 }  // namespace
 
 Result<Rendezvous> meet(const RendezvousOptions& options) {
@@ -193,7 +221,7 @@ Result<Rendezvous> meet(const RendezvousOptions& options) {
     BA_ASSIGN_OR_RETURN(address, wait_for_file(file, options.timeout));
   }
   BA_ASSIGN_OR_RETURN(const HostPort where, parse_address(address));
-  BA_ASSIGN_OR_RETURN(auto store, open_store(where, false, -1, options.timeout));
+  BA_ASSIGN_OR_RETURN(auto store, take_place(where, options));
   BA_ASSIGN_OR_RETURN(std::string own, address_towards(where));
   return Rendezvous{std::move(store), std::move(own)};
 }

@@ -27,7 +27,9 @@ struct Rendezvous {
   std::string own_address;                 // this host's, as the others reach it
 };
 
-// Errors: kInvalidArgument for an address that is none, kUnavailable when rank 0 is not there.
+// A rank 0 takes one process of each rank: one that is started again waits for the next rank 0.
+// Errors: kInvalidArgument for an address that is none, kUnavailable when rank 0 is not there, or
+// has had a process of this rank for all of the timeout.
 Result<Rendezvous> meet(const RendezvousOptions& options);
 
 }  // namespace bitalloc

@@ -5,13 +5,14 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <torch/version.h>
-#include <unistd.h>
 
 #include <mutex>
 #include <thread>
 
 #include "common/bytes_text.h"
 #include "worker/collective.h"
+#include "worker/machine_memory.h"
+#include "worker/parallel.h"
 #include "worker/scorer.h"
 
 #ifdef BITALLOC_HAVE_CUDA
@@ -24,8 +25,16 @@ namespace {
 
 constexpr std::chrono::minutes kLoading{30};
 
-int64_t machine_memory_bytes() {
-  return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+// What the coordinator compares workers by: a unit that was too large for one goes to one with
+// more.
+Result<int64_t> usable_memory_bytes(const std::string& device, const MemoryOptions& memory) {
+  if (memory.limit_bytes.has_value()) return *memory.limit_bytes;
+  int64_t bytes = 0;
+  BA_RETURN_IF_ERROR(guarded([&]() -> Status {
+    bytes = total_bytes(c10::Device(device));
+    return {};
+  }));
+  return device == "cpu" ? bytes / std::max<int64_t>(1, memory.machine_workers) : bytes;
 }
 
 // Of what this program was built with and runs on.
@@ -42,9 +51,10 @@ Json library_versions() {
 
 class ScorerRunner : public UnitRunner {
  public:
-  ScorerRunner(ScorerRunnerOptions options, Collective& group)
+  ScorerRunner(ScorerRunnerOptions options, Collective& group, int64_t memory_bytes)
       : device_(std::move(options.device)),
         threads_(options.threads),
+        memory_bytes_(memory_bytes),
         group_(group),
         model_roots_(std::move(options.model_roots)),
         memory_(options.memory) {}
@@ -68,7 +78,7 @@ class ScorerRunner : public UnitRunner {
     return {{"device", device_},
             {"threads", threads_},
             {"tp", group_.size()},
-            {"memory_bytes", machine_memory_bytes()},
+            {"memory_bytes", memory_bytes_},
             {"versions", library_versions()}};
   }
 
@@ -206,6 +216,7 @@ class ScorerRunner : public UnitRunner {
 
   const std::string device_;
   const int threads_;
+  const int64_t memory_bytes_;
   Collective& group_;
   const ModelRoots model_roots_;
   const MemoryOptions memory_;
@@ -243,7 +254,9 @@ Result<std::unique_ptr<UnitRunner>> make_scorer_runner(ScorerRunnerOptions optio
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   options.device = device;
   if (options.threads <= 0) options.threads = std::max(1, cores);
-  return std::unique_ptr<UnitRunner>(std::make_unique<ScorerRunner>(std::move(options), group));
+  BA_ASSIGN_OR_RETURN(const int64_t memory_bytes, usable_memory_bytes(device, options.memory));
+  return std::unique_ptr<UnitRunner>(
+      std::make_unique<ScorerRunner>(std::move(options), group, memory_bytes));
 }
 
 }  // namespace bitalloc

@@ -29,8 +29,7 @@ import rows
 from conftest import BUILD, SMALL_MODEL, SOURCE, CommandLine
 
 LONG = os.environ.get("BITALLOC_FAULTS_LONG") == "1"
-SEQUENCES = 64 if LONG else 24  # × 12 layers / 2 a batch: 384 or 144 units
-TOTAL = SEQUENCES // 2 * 12
+SEQUENCES = 64 if LONG else 24  # of a search, unless the test's module names its own SEQUENCES
 WORKERS = 2
 LIVENESS_S = 5  # wire.h: five heartbeats of a second
 CACHE = BUILD / "faults"
@@ -39,6 +38,11 @@ PATIENCE_S = 300  # for what takes seconds on a quiet machine
 
 def repeat(everyday, long):
     return long if LONG else everyday
+
+
+def units_of(sequences):
+    """Of a search of the small model: one for each of its 12 layers and each batch of 2."""
+    return sequences // 2 * 12
 
 
 def wait_until(condition, what, seconds=PATIENCE_S):
@@ -230,12 +234,13 @@ class Service:
         workers = [name for name in self.commands if name.startswith("worker")]
         return collections.Counter(unit for worker in workers for unit in self.runs_of(worker, search))
 
-    def submit(self, model, search="s"):
-        return self.cli.json("submit", *search_arguments(model, search))
+    def submit(self, model, sequences=SEQUENCES):
+        return self.cli.json("submit", *search_arguments(model, sequences))
 
 
-def search_arguments(model, search="s"):
-    return ["--model", model, "--data", tokens_file(), "--batch", 2, "--sites-per-unit", 1, "--id", search]
+def search_arguments(model, sequences=SEQUENCES):
+    return ["--model", model, "--data", tokens_file(sequences), "--batch", 2, "--sites-per-unit", 1,
+            "--id", "s"]
 
 
 # ---- the undisturbed search -----------------------------------------------------------------------
@@ -252,17 +257,24 @@ def cached(name, make):
     return path
 
 
-def tokens_file():
+def texts_file():
+    """All texts of the fixtures in one file: 160."""
     def make(path):
-        cli = CommandLine(CACHE / "home")
-        cli.run("tokenize", "--model", SMALL_MODEL, "--input",
-                SOURCE / "tests/fixtures/small/score.jsonl", "--output", path,
-                "--sequences", SEQUENCES, "--length", 128)
-    return cached(f"tokens-{SEQUENCES}.safetensors", make)
+        texts = sorted((SOURCE / "tests/fixtures/small").glob("*.jsonl"))
+        path.write_text("".join(file.read_text() for file in texts))
+    return cached("texts.jsonl", make)
 
 
-def undisturbed(ranks=1):
-    """{"scores": …, "frontier": …, "results": {unit: packed, hex}} of a search without any fault.
+def tokens_file(sequences):
+    def make(path):
+        CommandLine(CACHE / "home").run("tokenize", "--model", SMALL_MODEL, "--input", texts_file(),
+                                        "--output", path, "--sequences", sequences, "--length", 128)
+    return cached(f"tokens-{sequences}.safetensors", make)
+
+
+def undisturbed(ranks=1, sequences=SEQUENCES):
+    """{"sequences": …, "scores": …, "frontier": …, "results": {unit: packed, hex}} of a search without
+    any fault.
 
     Kept for the worker program that made it: another build computes it anew. `ranks`: a model on
     several processes sums in another order, so it has scores of its own.
@@ -272,15 +284,15 @@ def undisturbed(ranks=1):
     def make(path):
         service = Service().start_all(ranks=ranks)
         try:
-            Trial(service, None).wait_for_end()
-            found = {**answers(service), "results": service.results()}
-            assert len(found["results"]) == TOTAL
+            Trial(service, {"sequences": sequences}).wait_for_end()
+            found = {"sequences": sequences, **answers(service), "results": service.results()}
+            assert len(found["results"]) == units_of(sequences)
         finally:
             service.close()
             service.remove()
         path.write_text(json.dumps(found))
-    name = f"oracle-{SEQUENCES}-{ranks}-{program.st_size}-{program.st_mtime_ns}.json"
-    tokens_file()
+    name = f"oracle-{sequences}-{ranks}-{program.st_size}-{program.st_mtime_ns}.json"
+    tokens_file(sequences)
     return json.loads(cached(name, make).read_text())
 
 
@@ -307,10 +319,11 @@ class Trial:
     def __init__(self, service, oracle, model=SMALL_MODEL):
         self.service = service
         self.oracle = oracle
+        self.total = units_of(oracle["sequences"])
         self.rows = []
         self.acknowledged = set()  # every unit that was durable before some fault
         wait_until(lambda: os.path.exists(service.folder / "client.sock"), "the coordinator listens")
-        self.service.submit(model)
+        self.service.submit(model, oracle["sequences"])
 
     def row(self, fault):
         self.rows.append(Row(fault))
@@ -318,11 +331,11 @@ class Trial:
 
     @property
     def over(self):
-        return len(self.service.durable_now()) >= TOTAL
+        return len(self.service.durable_now()) >= self.total
 
     def wait_for_results(self, count):
         """Until so many results are durable (or all that the search has)."""
-        wait_until(lambda: len(self.service.durable() or ()) >= min(count, TOTAL), f"{count} results")
+        wait_until(lambda: len(self.service.durable() or ()) >= min(count, self.total), f"{count} results")
 
     def run_on(self, results=3):
         """Lets the search get on by so many results."""
@@ -337,6 +350,23 @@ class Trial:
         ended = time.monotonic()
         self.wait_for_results(len(self.service.durable_now()) + 1)
         row.recovery_s.append(time.monotonic() - ended)
+
+    def strike(self, what, parts, rounds, make):
+        """`make(part)`, a fault, for each of `parts` ({part: its name in the table}) in turn."""
+        kinds = {part: self.row(f"{what}: {name}") for part, name in parts.items()}
+        for _ in range(rounds):
+            for part, row in kinds.items():
+                if not self.over:
+                    with self.fault(row):
+                        make(part)
+        assert all(row.times >= 1 for row in kinds.values())
+
+    def freeze(self, parts, rounds, seconds=LIVENESS_S + 2):
+        """SIGSTOP for longer than anybody waits for a sign of life, then SIGCONT."""
+        def make(part):
+            with self.service.frozen(part):
+                time.sleep(seconds)
+        self.strike(f"SIGSTOP for {seconds} s", parts, rounds, make)
 
     def wait_for_end(self):
         def ended():
@@ -356,7 +386,8 @@ class Trial:
         for row in self.rows:
             rows.write(row, lost=lost, doubled=doubled, run_again=max(again, 0), end=end)
         assert lost == 0 and doubled == 0
-        assert {"total": TOTAL, "done": TOTAL, "leased": 0, "failed": 0}.items() <= status["units"].items()
+        units = {"total": self.total, "done": self.total, "leased": 0, "failed": 0}
+        assert units.items() <= status["units"].items()
         assert status["conflicts"] == 0
         assert "differ (the second" not in self.service.said("coordinator")
         assert stored == self.oracle["results"]
@@ -375,9 +406,9 @@ def count_doubled(found, oracle):
 # ---- fixtures: test files import them by name -----------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def oracle():
-    return undisturbed()
+@pytest.fixture
+def oracle(request):
+    return undisturbed(sequences=getattr(request.module, "SEQUENCES", SEQUENCES))
 
 
 @pytest.fixture

@@ -21,11 +21,13 @@ def packed(sums, tokens):
 
 class Mangler(threading.Thread):
     """Workers connect to `front`; what they say goes through `change(frames)` to the coordinator at
-    `back`. `change` gives the list of messages to send instead."""
+    `back`, and its answers come back through `change_back`. Either gives the list of messages to send
+    instead."""
 
-    def __init__(self, front, back, change):
+    def __init__(self, front, back, change, change_back):
         super().__init__(daemon=True)
         self.change = change
+        self.change_back = change_back
         self.back = back
         self.context = zmq.Context()
         self.workers = self.context.socket(zmq.ROUTER)
@@ -42,7 +44,8 @@ class Mangler(threading.Thread):
                     self.from_worker(poller, self.workers.recv_multipart())
                 else:
                     worker = next(name for name, line in self.lines.items() if line is socket)
-                    self.workers.send_multipart([worker, *socket.recv_multipart()])
+                    for changed in self.change_back(socket.recv_multipart()):
+                        self.workers.send_multipart([worker, *changed])
         self.context.destroy(linger=0)
 
     def from_worker(self, poller, frames):

@@ -30,7 +30,7 @@ def recovery_text(seconds):
     if not seconds:
         return "–"
     middle, longest = statistics.median(seconds), max(seconds)
-    return f"{middle:.1f} s" if len(seconds) == 1 else f"{middle:.1f} s (at most {longest:.1f} s)"
+    return f"{middle:.2f} s" if len(seconds) == 1 else f"{middle:.2f} s (at most {longest:.2f} s)"
 
 
 def markdown(found):

@@ -1,6 +1,6 @@
 """Makes every fault and prints the table of what the service survives, as Markdown.
 
-    .venv/bin/python tests/faults/run_table.py           about four minutes
+    .venv/bin/python tests/faults/run_table.py           about five minutes
     .venv/bin/python tests/faults/run_table.py --long    ten times as often
 
 The table is in build/faults/faults.md, and with every number in build/faults/faults.json.

@@ -5,6 +5,14 @@ from harness import bare, oracle, repeat, trial
 EXIT_CANNOT_START = 1
 
 
+def prepare_take_over(service):
+    """The second coordinator, "second", is only to be started. The process of the first one, which
+    nobody starts again when it ends."""
+    service.keep.discard("coordinator")
+    service.define_coordinator("--take-over", name="second")
+    return service.parts["coordinator"]
+
+
 def test_second_one_is_refused(trial):
     service = trial.service
     row = trial.row("second coordinator by mistake")
@@ -23,9 +31,7 @@ def test_second_one_takes_over(trial):
     """With --take-over the first one ends, and nobody starts it again."""
     service = trial.service
     row = trial.row("second coordinator with --take-over")
-    first = service.parts["coordinator"]
-    service.keep.discard("coordinator")
-    service.define_coordinator("--take-over", name="second")
+    first = prepare_take_over(service)
     with trial.fault(row):
         service.start("second", keep=False)
     assert first.wait(60) == EXIT_CANNOT_START
@@ -38,9 +44,7 @@ def test_first_one_was_frozen_while_the_second_took_over(trial):
     """It wakes up with changes in its hands: none of them may be written."""
     service = trial.service
     row = trial.row("take-over from a frozen coordinator, which then wakes up")
-    first = service.parts["coordinator"]
-    service.keep.discard("coordinator")
-    service.define_coordinator("--take-over", name="second")
+    first = prepare_take_over(service)
     with trial.fault(row), service.frozen("coordinator"):
         service.start("second", keep=False)
         service.wait_for_log("second", "serves")

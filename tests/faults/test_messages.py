@@ -5,24 +5,24 @@ import math
 
 import pytest
 
-from harness import TOTAL, Trial, bare, oracle, repeat, trial
+from harness import Trial, bare, oracle, repeat, trial
 from mangler import VERSION, Mangler, RawWorker, packed
 
 TYPE, HEADER, BLOB = 2, 4, 5  # places of the frames
 
 
-def is_result(frames):
-    return len(frames) > BLOB and frames[TYPE] == b"result"
+def unchanged(frames):
+    return [frames]
 
 
 @pytest.fixture
 def behind(bare, oracle):
-    """behind(change): a trial whose workers reach the coordinator through a Mangler."""
+    """behind(change, change_back): a trial whose workers reach the coordinator through a Mangler."""
     manglers = []
 
-    def start(change):
+    def start(change=unchanged, change_back=unchanged):
         front = f"ipc://{bare.folder}/mangled.sock"
-        manglers.append(Mangler(front, bare.endpoint("worker"), change))
+        manglers.append(Mangler(front, bare.endpoint("worker"), change, change_back))
         manglers[0].start()
         bare.start_all(worker_endpoint=front)
         return Trial(bare, oracle)
@@ -31,12 +31,14 @@ def behind(bare, oracle):
         mangler.close()
 
 
-def once_a_unit(change, every):
-    """A rule for the Mangler: `change` for the first result of every so-manieth unit. And its count."""
+def once_a_unit(change, every, kind=b"result"):
+    """A rule for the Mangler: `change` for the first message of this kind of every so-manieth unit.
+    And the units for which it was done."""
     seen, changed = set(), []
 
     def rule(frames):
-        unit = json.loads(frames[HEADER]).get("unit") if is_result(frames) else None
+        is_one = len(frames) > BLOB and frames[TYPE] == kind
+        unit = json.loads(frames[HEADER]).get("unit") if is_one else None
         if unit is None or unit in seen:
             return [frames]
         seen.add(unit)
@@ -70,7 +72,7 @@ def test_doubled_results(behind):
     row = trial.row("result message doubled")
     trial.wait_for_end()
     row.times = len(changed)
-    assert row.times >= TOTAL // 2
+    assert row.times >= trial.total // 2
     trial.finish()
 
 
@@ -83,6 +85,17 @@ def test_lost_results(behind):
     row.times = len(changed)
     assert row.times >= 3
     trial.finish("sent again; same scores")
+
+
+def test_lost_units(behind):
+    """The unit never comes to its worker, which lives and does not list it."""
+    rule, changed = once_a_unit(lambda frames: [], every=repeat(40, 8), kind=b"unit")
+    trial = behind(change_back=rule)
+    row = trial.row("unit message lost")
+    trial.wait_for_end()
+    row.times = len(changed)
+    assert row.times >= 3
+    trial.finish("given out again; same scores")
 
 
 def test_late_results(behind):

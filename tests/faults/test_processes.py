@@ -11,48 +11,35 @@ import pytest
 
 import rows
 from conftest import BUILD, SMALL_MODEL, CommandLine
-from harness import (LIVENESS_S, TOTAL, WORKERS, Row, answers, bare, count_doubled, oracle, repeat,
-                     search_arguments, trial, wait_until)
+from harness import (WORKERS, Row, answers, bare, count_doubled, oracle, repeat, search_arguments,
+                     trial, units_of, wait_until)
 
+SEQUENCES = repeat(48, 160)  # enough for all that happens to one search
+TOTAL = units_of(SEQUENCES)
 PARTS = ["coordinator", "redis", *(f"worker-{index}" for index in range(WORKERS))]
 
 
 def test_killed_again_and_again(trial):
-    """Every part in turn, in an order of its own each round."""
+    """Every part in turn, and all at once, in an order of its own each round."""
     seed = int(os.environ.get("BITALLOC_SEED", time.time_ns() % 1_000_000))
     print(f"BITALLOC_SEED={seed} replays this order of faults")
     order = random.Random(seed)
-    kinds = {part: trial.row(f"kill -9: {part}") for part in PARTS}
+    kinds = {(part,): trial.row(f"kill -9: {part}") for part in PARTS}
+    kinds[tuple(PARTS)] = trial.row("kill -9: all at once")
     for _ in range(repeat(2, 10)):
-        for part in order.sample(PARTS, len(PARTS)):
+        for parts in order.sample(list(kinds), len(kinds)):
             if trial.over:
                 break
-            with trial.fault(kinds[part]):
-                trial.service.kill(part)
+            with trial.fault(kinds[parts]):
+                trial.service.kill(*parts)
             time.sleep(order.uniform(0, 0.5))
     assert all(row.times >= repeat(1, 5) for row in kinds.values())
     trial.finish()
 
 
-def test_everything_killed_at_once(trial):
-    row = trial.row("kill -9: all at once")
-    for _ in range(repeat(2, 10)):
-        if not trial.over:
-            with trial.fault(row):
-                trial.service.kill(*PARTS)
-    assert row.times >= 1
-    trial.finish()
-
-
 def test_frozen(trial):
-    """SIGSTOP for longer than anybody waits for a sign of life, then SIGCONT."""
-    for part in ("worker-0", "redis", "coordinator"):
-        row = trial.row(f"SIGSTOP for {LIVENESS_S + 2} s: {part}")
-        for _ in range(repeat(1, 3)):
-            if not trial.over:
-                with trial.fault(row), trial.service.frozen(part):
-                    time.sleep(LIVENESS_S + 2)
-        assert row.times >= 1
+    # The worker last: the other one goes on meanwhile, perhaps to the end.
+    trial.freeze({part: part for part in ("redis", "coordinator", "worker-0")}, repeat(1, 3))
     trial.finish()
 
 
@@ -76,8 +63,8 @@ class LocalSearch:
         self.command = None
 
     def start(self):
-        self.command = self.cli.start("search", *search_arguments(SMALL_MODEL), "--device", "cpu",
-                                      "--workers", WORKERS, "--threads", 1, "--json")
+        self.command = self.cli.start("search", *search_arguments(SMALL_MODEL, SEQUENCES), "--device",
+                                      "cpu", "--workers", WORKERS, "--threads", 1, "--json")
 
     def service(self):
         try:
@@ -87,7 +74,10 @@ class LocalSearch:
 
     def process(self, part):
         """Its id, once it runs."""
-        return wait_until(lambda: self.service()["processes"].get(part) or None, f"{part} runs")
+        def found():
+            assert self.command.poll() is None, "the search was over before its faults were made"
+            return self.service()["processes"].get(part) or None
+        return wait_until(found, f"{part} runs")
 
     def done(self):
         said = subprocess.run([BUILD / "bin/bitalloc", "status", "s", "--json"], text=True,

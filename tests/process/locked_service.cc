@@ -3,14 +3,14 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
+
+#include "common/process_usage.h"
 
 namespace bitalloc::testing {
 namespace {
@@ -132,7 +132,7 @@ Result<wire::Message> Peer::ask(const std::string& type, Json header, int timeou
 }
 
 Flood::Flood(FloodOptions options) : options_(std::move(options)) {
-  raise_descriptor_limit();
+  BA_CHECK(raise_descriptor_limit().ok(), "setrlimit");
   const int each = options_.count / 5;
   const std::string garbage = "GET / HTTP/1.1\r\nHost: here\r\n\r\n" + std::string(200, '\x01');
   threads_.emplace_back([this, each] { raw(null_greeting(), each); });
@@ -194,31 +194,6 @@ void Flood::encrypted(bool wrong_server, int count) {
       }
     }
   }
-}
-
-int count_descriptors(pid_t pid) {
-  std::error_code error;
-  int count = 0;
-  for (std::filesystem::directory_iterator it(fmt::format("/proc/{}/fd", pid), error), end;
-       !error && it != end; it.increment(error)) {
-    ++count;
-  }
-  return count;
-}
-
-int64_t resident_bytes(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/statm", pid));
-  int64_t total = 0;
-  int64_t resident = 0;
-  file >> total >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
-}
-
-void raise_descriptor_limit() {
-  rlimit limit = {};
-  BA_CHECK(::getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit");
-  limit.rlim_cur = limit.rlim_max;
-  BA_CHECK(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
 }
 
 }  // namespace bitalloc::testing

@@ -81,11 +81,4 @@ class Flood {
   std::vector<std::thread> threads_;
 };
 
-// Open descriptors and resident bytes of a process, from /proc.
-int count_descriptors(pid_t pid);
-int64_t resident_bytes(pid_t pid);
-
-// As many descriptors as the system lets us have.
-void raise_descriptor_limit();
-
 }  // namespace bitalloc::testing

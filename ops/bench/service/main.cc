@@ -9,9 +9,9 @@
 #include <fstream>
 #include <iostream>
 
+#include "common/process_usage.h"
 #include "ops/bench/service/durability.h"
 #include "ops/bench/service/load_workers.h"
-#include "ops/bench/service/process_usage.h"
 #include "ops/bench/service/rivals.h"
 #include "ops/bench/service/service.h"
 

@@ -1,13 +1,17 @@
-#include "ops/bench/service/process_usage.h"
+#include "common/process_usage.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 
-namespace bitalloc::bench {
+namespace bitalloc {
 
 double cpu_seconds(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
@@ -32,4 +36,23 @@ int64_t resident_bytes(pid_t pid) {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-}  // namespace bitalloc::bench
+int count_descriptors(pid_t pid) {
+  std::error_code error;
+  int count = 0;
+  for (std::filesystem::directory_iterator it(fmt::format("/proc/{}/fd", pid), error), end;
+       !error && it != end; it.increment(error)) {
+    ++count;
+  }
+  return count;
+}
+
+Status raise_descriptor_limit() {
+  rlimit limit = {};
+  bool done = ::getrlimit(RLIMIT_NOFILE, &limit) == 0;
+  limit.rlim_cur = limit.rlim_max;
+  done = done && ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+  if (done) return {};
+  return internal_error(fmt::format("RLIMIT_NOFILE stays as it is: {}", std::strerror(errno)));
+}
+
+}  // namespace bitalloc
