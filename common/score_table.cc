@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+
+#include "common/ratio.h"
 
 namespace bitalloc {
 namespace {
@@ -212,37 +215,36 @@ std::vector<float> ScoreTable::amax() const {
   return largest;
 }
 
-Score ScoreTable::score(int64_t row, CandidateIndex column, Metric metric) const {
-  std::vector<std::pair<double, int64_t>> sequences;  // Σ metric and tokens of each
-  for (size_t index = layout_.num_calibration_units(); index < units_.size(); ++index) {
-    const UnitId& unit = units_[index];
-    if (!has_[index] || row < unit.row_begin || row >= unit.row_end) continue;
-    const double* values = numbers(index);
+SequenceSums ScoreTable::sequences(int64_t row, CandidateIndex column, Metric metric) const {
+  const int64_t begin = row / spec_.sites_per_unit * spec_.sites_per_unit;
+  const int64_t end = std::min(begin + spec_.sites_per_unit, spec_.num_rows());
+  SequenceSums found;
+  for (int64_t batch = 0; batch < spec_.num_batches(); ++batch) {
+    const UnitId unit{UnitKind::kScore, BatchIndex(batch), begin, end};
+    const size_t slot = layout_.slot(unit).value();
+    if (!has_[slot]) continue;
+    const double* values = numbers(slot);
     const size_t count = sequences_of(unit);
-    const int64_t trial = (row - unit.row_begin) * spec_.num_columns() + column.value;
+    const int64_t trial = (row - begin) * spec_.num_columns() + column.value;
     const double* sums = values + static_cast<size_t>(trial * metrics_per_sequence(spec_) +
                                                       static_cast<int64_t>(metric)) *
                                       count;
     const double* tokens = values + sums_of(unit);
-    for (size_t i = 0; i < count; ++i) {
-      sequences.emplace_back(sums[i], static_cast<int64_t>(tokens[i]));
-    }
+    found.sums.insert(found.sums.end(), sums, sums + count);
+    found.tokens.insert(found.tokens.end(), tokens, tokens + count);
   }
+  return found;
+}
+
+Score ScoreTable::score(int64_t row, CandidateIndex column, Metric metric) const {
+  const SequenceSums found = sequences(row, column, metric);
+  const Ratio mean = ratio(found.sums, found.tokens);
   Score score;
-  for (const auto& [sum, tokens] : sequences) {
-    score.kl_sum_nats += sum;
-    score.tokens += tokens;
-  }
-  if (score.tokens == 0) return score;
-  score.kl_nats_per_token = score.kl_sum_nats / static_cast<double>(score.tokens);
-  if (sequences.size() < 2) return score;
-  double squares = 0;
-  for (const auto& [sum, tokens] : sequences) {
-    const double residual = sum - score.kl_nats_per_token * static_cast<double>(tokens);
-    squares += residual * residual;
-  }
-  const double n = static_cast<double>(sequences.size());
-  score.standard_error = std::sqrt(n / (n - 1) * squares) / static_cast<double>(score.tokens);
+  score.kl_sum_nats = std::accumulate(found.sums.begin(), found.sums.end(), 0.0);
+  score.tokens =
+      static_cast<int64_t>(std::accumulate(found.tokens.begin(), found.tokens.end(), 0.0));
+  score.kl_nats_per_token = mean.value;
+  score.standard_error = mean.standard_error;
   return score;
 }
 

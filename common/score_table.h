@@ -42,8 +42,14 @@ struct Score {
   double kl_sum_nats = 0;
   int64_t tokens = 0;
   double kl_nats_per_token = 0;
-  // Of kl_nats_per_token, over sequences (ratio estimator, linearised); nothing for one sequence.
+  // Of kl_nats_per_token, over sequences (ratio.h); nothing for one sequence.
   std::optional<double> standard_error;
+};
+
+// What one row and column got from each sequence, in the order of the sequences.
+struct SequenceSums {
+  std::vector<double> sums;    // [sequences]: nats or counts, as the metric is
+  std::vector<double> tokens;  // [sequences]: scored tokens
 };
 
 class ScoreTable {
@@ -68,6 +74,9 @@ class ScoreTable {
   // [sites × 2] amax of K and V: the largest over the calibration batches, 448 where the spec needs
   // none. REQUIRES: calibrated().
   std::vector<float> amax() const;
+
+  // Of the batches that are in; of a complete table all sequences, the same ones everywhere.
+  SequenceSums sequences(int64_t row, CandidateIndex column, Metric metric = Metric::kKl) const;
 
   // Sum of `metric` over the batches that are in, for one row and column.
   Score score(int64_t row, CandidateIndex column, Metric metric = Metric::kKl) const;

@@ -226,6 +226,24 @@ TEST(ScoreTable, MeanAndStandardErrorByHand) {
   EXPECT_DOUBLE_EQ(*score.standard_error, std::sqrt(3.0 / 2.0 * 6.0) / 8.0);
 }
 
+TEST(ScoreTable, GivesTheSumsOfEverySequenceOfARowAndColumn) {
+  SearchSpec spec = small_spec();
+  spec.sequences = 3;  // of two batches
+  ScoreTable table(spec);
+  // [rows of the unit][columns][sequences]
+  table.add({{UnitKind::kScore, BatchIndex(1), 0, 2}, {50, 51, 52, 53}, {4}, {}});
+  table.add(
+      {{UnitKind::kScore, BatchIndex(0), 0, 2}, {10, 11, 12, 13, 14, 15, 16, 17}, {2, 3}, {}});
+  table.add({{UnitKind::kScore, BatchIndex(0), 2, 3}, {20, 21, 22, 23}, {2, 3}, {}});
+  const auto sums = [&](int64_t row, int64_t column) {
+    return table.sequences(row, CandidateIndex(column)).sums;
+  };
+  EXPECT_EQ(sums(0, 1), (std::vector<double>{12, 13, 51}));
+  EXPECT_EQ(sums(1, 0), (std::vector<double>{14, 15, 52}));
+  EXPECT_EQ(sums(2, 1), (std::vector<double>{22, 23}));  // its second batch is not in
+  EXPECT_EQ(table.sequences(1, CandidateIndex(1)).tokens, (std::vector<double>{2, 3, 4}));
+}
+
 TEST(ScoreTable, OneSequenceHasNoStandardError) {
   SearchSpec spec = small_spec();
   spec.sequences = 1;

@@ -31,10 +31,15 @@
 //                 s.
 //   cancel, pause, resume  {"id"} → search status
 //   reprioritize  {"id", "priority"} → search status
-//   rebudget      {"id", "budgets": [bits…], "pins": {site: candidate}} → {"assignments": […]}
-//   assignment    {"id", "effective_bits" (null: the one asked at submit), "scores": bool}
-//                 → {"assignment": {…}}, the object of `assignment --json` in the manual
-//   frontier      {"id"} → {"frontier": […]}
+//   rebudget      {"id", "budgets": [bits…], "pins": {site: candidate}, "scores", "partial",
+//   "smooth":
+//                 bools, "confidence": true or {"resamples", "seed", "threshold"} (one budget
+//                 then)} → {"assignments": […]}; all but id and budgets may be left out
+//   assignment    {"id", "effective_bits" (null: the one asked at submit), the rest as above}
+//                 → {"assignment": {…}}, the object of `assignment --json` (solver/allocate.h)
+//   frontier      {"id", "partial": bool} → {"frontier": […], "exact", "sites", "scored_sites",
+//                 "partial"} (solver/allocate.h). Too long for a message: error resource_exhausted;
+//                 the checkpoint has what it takes to make it
 //   scores        {"id"} → {"rows": [{"row", "metrics": [Score…]}…]}; of a validation
 //   checkpoint    {"id"} → {} blob: the checkpoint file
 //   workers       {} → {"workers": [{"epoch", "host", "pid", "device", "state", "units",

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "tests/sim/random.h"
+#include "common/random.h"
 #include "tests/sim/timeline.h"
 
 namespace bitalloc::sim {

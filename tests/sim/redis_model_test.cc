@@ -8,9 +8,9 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "common/random.h"
 #include "coordinator/redis_store.h"
 #include "tests/process/fake_worker_service.h"
-#include "tests/sim/random.h"
 #include "tests/sim/scores.h"
 
 namespace bitalloc::sim {

@@ -6,9 +6,9 @@
 #include <set>
 #include <vector>
 
+#include "common/random.h"
 #include "coordinator/queue.h"
 #include "tests/sim/mutant.h"
-#include "tests/sim/random.h"
 
 namespace bitalloc::sim {
 

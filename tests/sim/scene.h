@@ -4,10 +4,10 @@
 
 #include <string>
 
+#include "common/random.h"
 #include "tests/sim/audit.h"
 #include "tests/sim/mutant.h"
 #include "tests/sim/network.h"
-#include "tests/sim/random.h"
 #include "tests/sim/timeline.h"
 
 namespace bitalloc::sim {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tests/sim/random.h"
+#include "common/random.h"
 
 namespace bitalloc::sim {
 namespace {

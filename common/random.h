@@ -1,10 +1,11 @@
-// The only source of chance in a simulation: SplitMix64, whose numbers are the same with every
-// compiler and library (the distributions of <random> are not).
+// Numbers by chance that are the same with every compiler and library (the distributions of
+// <random> are not): SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). The only source of chance in
+// a simulation and in resampling.
 #pragma once
 
 #include <cstdint>
 
-namespace bitalloc::sim {
+namespace bitalloc {
 
 class Random {
  public:
@@ -27,4 +28,4 @@ class Random {
   uint64_t state_;
 };
 
-}  // namespace bitalloc::sim
+}  // namespace bitalloc
