@@ -16,6 +16,7 @@ namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(100);
 constexpr size_t kBackgroundJobs = 64;
+constexpr size_t kResampleJobs = 4;  // seconds each: more would be late for their clients
 
 std::filesystem::path checkpoint_file(const std::string& directory, const std::string& search) {
   return std::filesystem::path(directory) / (search + ".checkpoint.json");
@@ -56,7 +57,8 @@ Front::Front(boost::asio::io_context& loop, ResultStore& store, FrontOptions opt
                [this](Socket::Received r) { on_worker(std::move(r)); }),
       timer_(loop),
       checker_(loop, kBackgroundJobs),
-      solver_(loop, kBackgroundJobs) {}
+      solver_(loop, kBackgroundJobs),
+      resampler_(loop, kResampleJobs) {}
 
 Status Front::start(std::vector<StoredSearch> searches) {
   for (StoredSearch& stored : searches) {

@@ -2,8 +2,8 @@
 // into messages and changes of the store.
 //
 // Thread rule: everything runs on the loop's thread, which alone owns queue, sockets and tokens.
-// post() is the only function for other threads. Work that takes long runs on two background
-// threads: one checks submissions and files, one solves.
+// post() is the only function for other threads. Work that takes long runs on three
+// background threads: one checks submissions and files, one solves, one resamples.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -24,6 +24,7 @@
 #include "coordinator/store.h"
 #include "coordinator/submission.h"
 #include "coordinator/zap_handler.h"
+#include "solver/allocate.h"
 
 namespace bitalloc {
 
@@ -73,6 +74,7 @@ class Front : public RequestPort {
   };
   using Snapshot = std::shared_ptr<const Checkpoint>;  // shared with the solver's thread
   using Answer = std::function<Result<Json>(const Checkpoint&)>;
+  using AllocateAnswer = std::function<Result<Json>(const Checkpoint&, const AllocateOptions&)>;
 
   // Loop (front.cc).
   void apply(const Event& event);
@@ -112,8 +114,11 @@ class Front : public RequestPort {
   Status on_rebudget(const wire::Message& message, const std::string& peer);
   Status on_assignment(const wire::Message& message, const std::string& peer);
   Status on_checkpoint(const wire::Message& message, const std::string& peer);
-  // Answers from a snapshot of the search, on the solver's thread.
-  Status solve_later(const wire::Message& message, const std::string& peer, Answer answer);
+  // Answers from a snapshot of the search, on `thread`.
+  Status solve_later(const wire::Message& message, const std::string& peer, Background& thread,
+                     Answer answer);
+  Status allocate_later(const wire::Message& message, const std::string& peer,
+                        AllocateOptions options, AllocateAnswer answer);
   Result<const Search*> named_search(const wire::Message& message) const;
   Json info_json() const;
   Json list_json() const;
@@ -150,6 +155,7 @@ class Front : public RequestPort {
   // Last, so that their threads end first.
   Background checker_;
   Background solver_;
+  Background resampler_;  // what takes seconds, so that budgets are answered meanwhile
 };
 
 }  // namespace bitalloc

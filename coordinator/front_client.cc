@@ -9,14 +9,17 @@
 #include "common/protocol.h"
 #include "coordinator/front.h"
 #include "coordinator/report.h"
-#include "solver/allocate.h"
+#include "solver/validation_rows.h"
 
 namespace bitalloc {
 namespace {
 
 constexpr size_t kMaxRequests = 1'024;  // that wait for the store or a background thread
 constexpr size_t kMaxWatches = 4'096;
-constexpr size_t kMaxBudgets = 256;   // in one rebudget
+constexpr size_t kMaxBudgets = 256;  // in one rebudget
+// A client sends a request again after 5 s: by then there is an answer, of fewer resamples if need
+// be.
+constexpr double kResampleSeconds = 3;
 constexpr size_t kAdmission = 8'192;  // changes that must fit into the store for a request
 constexpr TimeMs kWatchGapMs = 200;
 constexpr TimeMs kWatchForgottenMs = 30'000;
@@ -52,13 +55,14 @@ Status Front::dispatch_client(wire::Message& message, const std::string& peer) {
   if (type == "assignment") return on_assignment(message, peer);
   if (type == "checkpoint") return on_checkpoint(message, peer);
   if (type == "frontier") {
-    return solve_later(message, peer, [](const Checkpoint& c) -> Result<Json> {
-      BA_ASSIGN_OR_RETURN(Json points, frontier_json(c.id, c.spec, c.table));
-      return Json{{"frontier", std::move(points)}};
+    BA_ASSIGN_OR_RETURN(const bool partial,
+                        json_field_or<bool>(message.header, "partial", "frontier", false));
+    return solve_later(message, peer, solver_, [partial](const Checkpoint& c) {
+      return frontier_json(c.id, c.spec, c.table, partial);
     });
   }
   if (type == "scores") {
-    return solve_later(message, peer, [](const Checkpoint& c) -> Result<Json> {
+    return solve_later(message, peer, solver_, [](const Checkpoint& c) -> Result<Json> {
       BA_ASSIGN_OR_RETURN(Json rows, validation_json(c.id, c.spec, c.table));
       return Json{{"rows", std::move(rows)}};
     });
@@ -259,7 +263,8 @@ Front::Snapshot Front::snapshot(const Search& search) {
   return kept;
 }
 
-Status Front::solve_later(const wire::Message& message, const std::string& peer, Answer answer) {
+Status Front::solve_later(const wire::Message& message, const std::string& peer, Background& thread,
+                          Answer answer) {
   BA_ASSIGN_OR_RETURN(const Search* search, named_search(message));
   if (requests_.size() >= kMaxRequests) return unavailable("too many requests are waiting");
   const uint64_t request = remember(message, peer);
@@ -269,7 +274,7 @@ Status Front::solve_later(const wire::Message& message, const std::string& peer,
     if (header.ok()) header = checked_size(std::move(header).value());
     return [this, request, header = std::move(header)] { this->answer(request, header); };
   };
-  if (!solver_.submit(std::move(job))) {
+  if (!thread.submit(std::move(job))) {
     requests_.erase(request);
     return unavailable("too many questions are waiting for the solver", "",
                        "try again in a moment");
@@ -277,22 +282,39 @@ Status Front::solve_later(const wire::Message& message, const std::string& peer,
   return {};
 }
 
+// Resampling takes many solves: it has a thread of its own, and what a client waits for.
+Status Front::allocate_later(const wire::Message& message, const std::string& peer,
+                             AllocateOptions options, AllocateAnswer answer) {
+  Background& thread = options.confidence ? resampler_ : solver_;
+  if (options.confidence) options.confidence->time_limit_seconds = kResampleSeconds;
+  return solve_later(message, peer, thread,
+                     [options = std::move(options), answer = std::move(answer)](
+                         const Checkpoint& c) { return answer(c, options); });
+}
+
 Status Front::on_rebudget(const wire::Message& message, const std::string& peer) {
   BA_ASSIGN_OR_RETURN(const auto budgets,
                       json_field<std::vector<double>>(message.header, "budgets", "rebudget"));
-  BA_ASSIGN_OR_RETURN(const auto pins, json_field_or<Pins>(message.header, "pins", "rebudget", {}));
-  if (budgets.empty() || budgets.size() > kMaxBudgets) {
-    return invalid_argument(fmt::format("ask for 1 to {} budgets", kMaxBudgets), "budgets");
+  BA_ASSIGN_OR_RETURN(AllocateOptions options, allocate_options(message.header, "rebudget"));
+  const size_t limit = options.confidence ? 1 : kMaxBudgets;
+  if (budgets.empty() || budgets.size() > limit) {
+    return invalid_argument(
+        options.confidence
+            ? "ask for one budget at a time with confidence: each takes hundreds of solves"
+            : fmt::format("ask for 1 to {} budgets", kMaxBudgets),
+        "budgets");
   }
-  return solve_later(message, peer, [budgets, pins](const Checkpoint& c) -> Result<Json> {
-    Json assignments = Json::array();
-    for (const double bits : budgets) {
-      BA_ASSIGN_OR_RETURN(Json assignment,
-                          allocate(c.id, c.spec, c.fingerprint, c.table, bits, pins, false));
-      assignments.push_back(std::move(assignment));
-    }
-    return Json{{"assignments", std::move(assignments)}};
-  });
+  return allocate_later(
+      message, peer, std::move(options),
+      [budgets](const Checkpoint& c, const AllocateOptions& asked) -> Result<Json> {
+        Json assignments = Json::array();
+        for (const double bits : budgets) {
+          BA_ASSIGN_OR_RETURN(Json assignment,
+                              allocate(c.id, c.spec, c.fingerprint, c.table, bits, asked));
+          assignments.push_back(std::move(assignment));
+        }
+        return Json{{"assignments", std::move(assignments)}};
+      });
 }
 
 Status Front::on_assignment(const wire::Message& message, const std::string& peer) {
@@ -300,20 +322,17 @@ Status Front::on_assignment(const wire::Message& message, const std::string& pee
   BA_ASSIGN_OR_RETURN(const Search* search, named_search(message));
   BA_ASSIGN_OR_RETURN(const auto bits, json_field_or<double>(header, "effective_bits", "assignment",
                                                              search->spec.effective_bits));
-  BA_ASSIGN_OR_RETURN(const bool scores,
-                      json_field_or<bool>(header, "scores", "assignment", false));
-  BA_ASSIGN_OR_RETURN(const bool partial,
-                      json_field_or<bool>(header, "partial", "assignment", false));
-  BA_ASSIGN_OR_RETURN(const auto pins, json_field_or<Pins>(header, "pins", "assignment", {}));
+  BA_ASSIGN_OR_RETURN(AllocateOptions options, allocate_options(header, "assignment"));
   if (bits == 0 && search->spec.kind == JobKind::kSearch) {
     return invalid_argument(fmt::format("search '{}' was submitted without a budget", search->id),
                             "effective_bits", "name one: --bits B");
   }
-  return solve_later(message, peer, [=](const Checkpoint& c) -> Result<Json> {
-    BA_ASSIGN_OR_RETURN(Json assignment, allocate(c.id, c.spec, c.fingerprint, c.table, bits, pins,
-                                                  scores, partial));
-    return Json{{"assignment", std::move(assignment)}};
-  });
+  return allocate_later(message, peer, std::move(options),
+                        [bits](const Checkpoint& c, const AllocateOptions& asked) -> Result<Json> {
+                          BA_ASSIGN_OR_RETURN(Json assignment, allocate(c.id, c.spec, c.fingerprint,
+                                                                        c.table, bits, asked));
+                          return Json{{"assignment", std::move(assignment)}};
+                        });
 }
 
 Status Front::on_checkpoint(const wire::Message& message, const std::string& peer) {

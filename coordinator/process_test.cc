@@ -98,8 +98,8 @@ TEST_F(Service, SearchRunsFromSubmitToAssignment) {
 
   const auto answer = call(dir_, "assignment", {{"id", "s"}, {"scores", true}});
   ASSERT_TRUE(answer.ok()) << answer.error().message;
-  Json expected =
-      *allocate("s", search.spec, fingerprint(search.spec), expected_table(search), 6, {}, true);
+  Json expected = *allocate("s", search.spec, fingerprint(search.spec), expected_table(search), 6,
+                            {.with_scores = true});
   Json got = answer->header["assignment"];
   expected.erase("solve_ms");
   got.erase("solve_ms");

@@ -2,56 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <optional>
 
+#include "solver/confidence_json.h"
 #include "solver/frontier.h"
 #include "solver/solve.h"
+#include "solver/validation_rows.h"
 
 namespace bitalloc {
 namespace {
 
-// What a site may take, with the score of each.
-struct Choice {
-  Candidate candidate;
-  Score score;
-  bool scored = true;  // false: the reference, which costs nothing by definition
+using Choices = std::vector<SiteChoices>;
+
+// A search and what is asked of it.
+struct Request {
+  const SearchSpec& spec;
+  const ScoreTable& table;
+  const AllocateOptions& options;
+  double effective_bits;
 };
-using Choices = std::vector<std::vector<Choice>>;  // [site]
-
-// "layers.0" fits "model.layers.0.self_attn", but not "model.layers.01.self_attn".
-bool fits(const std::string& site, const std::string& pin) {
-  return !pin.empty() && ("." + site + ".").find("." + pin + ".") != std::string::npos;
-}
-
-Result<size_t> find_site(const SearchSpec& spec, const std::string& pin) {
-  std::optional<size_t> found;
-  for (size_t i = 0; i < spec.sites.size(); ++i) {
-    if (spec.sites[i].name == pin) return i;
-    if (!fits(spec.sites[i].name, pin)) continue;
-    if (found) {
-      return invalid_argument(fmt::format("pin '{}' fits several sites, e.g. {} and {}", pin,
-                                          spec.sites[*found].name, spec.sites[i].name),
-                              "pins", "name one site");
-    }
-    found = i;
-  }
-  if (found) return *found;
-  return invalid_argument(fmt::format("pin '{}' fits no site of the search", pin), "pins",
-                          fmt::format("sites are named like {}", spec.sites.front().name));
-}
-
-Result<Choice> pinned_choice(const std::vector<Choice>& choices, const std::string& name) {
-  BA_ASSIGN_OR_RETURN(const Candidate wanted, parse_candidate(name));
-  std::string known;
-  for (const Choice& choice : choices) {
-    if (choice.candidate == wanted) return choice;
-    known += candidate_name(choice.candidate) + ", ";
-  }
-  if (wanted == Candidate{}) return Choice{wanted, Score{0, 0, 0, 0.0}, false};
-  return invalid_argument(fmt::format("'{}' was not scored in this search", name), "pins",
-                          fmt::format("pin one of {}bf16", known));
-}
 
 Status check_complete(const std::string& id, const SearchSpec& spec, const ScoreTable& table,
                       bool partial) {
@@ -66,134 +34,92 @@ Status check_complete(const std::string& id, const SearchSpec& spec, const Score
       "wait for it: `bitalloc watch " + id + "`");
 }
 
-Result<Choices> make_choices(const SearchSpec& spec, const ScoreTable& table, const Pins& pins) {
-  Choices choices(spec.sites.size());
-  for (size_t site = 0; site < choices.size(); ++site) {
-    for (size_t column = 0; column < spec.candidates.size(); ++column) {
-      const Score score =
-          table.score(static_cast<int64_t>(site), CandidateIndex(static_cast<int64_t>(column)));
-      if (score.tokens == 0) {
-        return unavailable(fmt::format("site {} has no score yet", spec.sites[site].name), "id");
-      }
-      choices[site].push_back({spec.candidates[column], score});
-    }
-  }
-  for (const auto& [pin, name] : pins) {
-    BA_ASSIGN_OR_RETURN(const size_t site, find_site(spec, pin));
-    BA_ASSIGN_OR_RETURN(Choice choice, pinned_choice(choices[site], name));
-    choices[site] = {std::move(choice)};
-  }
-  return choices;
+const Choice& chosen(const SiteChoices& site, int index) {
+  return site.choices[static_cast<size_t>(index)];
 }
 
-// Sums over tokens are what was measured, so they are what is minimized; an unfinished search has
-// seen another number of tokens at every site, so there it is the means.
-Problem make_problem(const SearchSpec& spec, const Choices& choices, bool complete) {
-  Problem problem;
-  for (size_t site = 0; site < choices.size(); ++site) {
-    problem.width.push_back(
-        static_cast<double>(spec.sites[site].k_width + spec.sites[site].v_width));
-    auto& bits = problem.bits.emplace_back();
-    auto& score = problem.score.emplace_back();
-    for (const Choice& choice : choices[site]) {
-      bits.push_back(candidate_bits(spec.sites[site], choice.candidate));
-      score.push_back(complete ? choice.score.kl_sum_nats : choice.score.kl_nats_per_token);
-    }
-  }
-  return problem;
-}
-
-Json optional_json(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
-
-Json site_json(const Site& site, const Choice& choice) {
-  return {{"site", site.name},
-          {"candidate", candidate_name(choice.candidate)},
-          {"bits", candidate_bits(site, choice.candidate)},
-          {"kl_nats_per_token", choice.score.kl_nats_per_token},
-          {"standard_error", optional_json(choice.score.standard_error)}};
-}
-
-double objective_per_token(const Choices& choices, const std::vector<int>& chosen) {
+double objective_per_token(const Choices& choices, const std::vector<int>& picked) {
   long double sum = 0;
-  for (size_t site = 0; site < choices.size(); ++site) {
-    sum += choices[site][static_cast<size_t>(chosen[site])].score.kl_nats_per_token;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    sum += chosen(choices[i], picked[i]).score.kl_nats_per_token;
   }
   return static_cast<double>(sum);
 }
 
-double bits_of(const SearchSpec& spec, const Configuration& configuration) {
-  double bits = 0;
-  double width = 0;
-  for (size_t site = 0; site < spec.sites.size(); ++site) {
-    const double elements =
-        static_cast<double>(spec.sites[site].k_width + spec.sites[site].v_width);
-    bits += elements * candidate_bits(spec.sites[site], configuration.candidates[site]);
-    width += elements;
+Json scores_json(const Request& request, size_t site) {
+  Json scores = Json::object();
+  for (size_t column = 0; column < request.spec.candidates.size(); ++column) {
+    const Score score = request.table.score(static_cast<int64_t>(site),
+                                            CandidateIndex(static_cast<int64_t>(column)));
+    scores[candidate_name(request.spec.candidates[column])] = score_json(score);
   }
-  return bits / width;
+  return scores;
 }
 
-// Σ over sequences of numerator and denominator; their ratio with its standard error (as Score's).
-struct Ratio {
-  double value = 0;
-  std::optional<double> standard_error;
-};
-
-Ratio ratio(const std::vector<double>& numerator, const std::vector<double>& denominator) {
-  const double total = std::accumulate(denominator.begin(), denominator.end(), 0.0);
-  Ratio result;
-  if (total <= 0) return result;
-  result.value = std::accumulate(numerator.begin(), numerator.end(), 0.0) / total;
-  if (numerator.size() < 2) return result;
-  double squares = 0;
-  for (size_t i = 0; i < numerator.size(); ++i) {
-    const double residual = numerator[i] - result.value * denominator[i];
-    squares += residual * residual;
+Json sites_json(const Request& request, const Choices& choices, const std::vector<int>& picked) {
+  Json sites = Json::array();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const Site& site = request.spec.sites[choices[i].site];
+    const Choice& choice = chosen(choices[i], picked[i]);
+    Json row = {{"site", site.name},
+                {"candidate", candidate_name(choice.candidate)},
+                {"bits", candidate_bits(site, choice.candidate)},
+                {"kl_nats_per_token", choice.score.kl_nats_per_token},
+                {"standard_error", optional_json(choice.score.standard_error)}};
+    if (request.options.with_scores) row["scores"] = scores_json(request, choices[i].site);
+    sites.push_back(std::move(row));
   }
-  const double n = static_cast<double>(numerator.size());
-  result.standard_error = std::sqrt(n / (n - 1) * squares) / total;
-  return result;
+  return sites;
 }
 
-// One number a sequence, of one configuration.
-std::vector<double> per_sequence(const ScoreTable& table, int64_t row, Metric metric) {
-  std::vector<double> values;
-  for (const UnitId& unit : table.units()) {
-    if (unit.kind != UnitKind::kScore || row < unit.row_begin || row >= unit.row_end) continue;
-    const UnitResult& result = table.result(unit);
-    const int64_t sequences = std::ssize(result.tokens);
-    const int64_t base =
-        ((row - unit.row_begin) * kValidationMetrics + static_cast<int64_t>(metric)) * sequences;
-    values.insert(values.end(), result.sums.begin() + base, result.sums.begin() + base + sequences);
+// What the smoothed scores of `problem` say of the assignment, per token.
+void add_smoothed(const Problem& problem, const std::vector<int>& picked, double tokens,
+                  Json* answer) {
+  for (size_t i = 0; i < picked.size(); ++i) {
+    (*answer)["sites"][i]["smoothed_kl_nats_per_token"] = problem.score[i][picked[i]] / tokens;
   }
-  return values;
+  (*answer)["smoothed_objective_kl_nats"] = objective_of(problem, picked) / tokens;
 }
 
-Json configuration_json(const SearchSpec& spec, const ScoreTable& table, size_t row) {
-  const int64_t index = static_cast<int64_t>(row);
-  Json metrics = Json::array();
-  for (const Metric metric :
-       {Metric::kKl, Metric::kNll, Metric::kTop1Agreements, Metric::kNextTokens}) {
-    metrics.push_back(score_json(table.score(index, CandidateIndex(0), metric)));
+// How sure the assignment is, from the sums of every sequence of a complete table.
+Status add_errors(const Request& request, const Choices& choices, const Samples& samples,
+                  const Problem& problem, const std::vector<int>& picked, Json* answer) {
+  (*answer)["objective_standard_error"] =
+      optional_json(objective_of(samples, picked).standard_error);
+  if (request.options.smooth) {
+    const double tokens = std::accumulate(samples.tokens.begin(), samples.tokens.end(), 0.0);
+    add_smoothed(problem, picked, tokens, answer);
   }
-  const Score kl = table.score(index, CandidateIndex(0));
-  const Score agreement = table.score(index, CandidateIndex(0), Metric::kTop1Agreements);
-  const Ratio nll = ratio(per_sequence(table, index, Metric::kNll),
-                          per_sequence(table, index, Metric::kNextTokens));
-  const double perplexity = std::exp(nll.value);
-  std::optional<double> perplexity_error;  // of exp(x): the error of x times the derivative
-  if (nll.standard_error) perplexity_error = *nll.standard_error * perplexity;
-  return {{"row", index},
-          {"configuration", spec.configurations[row].name},
-          {"effective_bits", bits_of(spec, spec.configurations[row])},
-          {"kl_nats_per_token", kl.kl_nats_per_token},
-          {"perplexity", perplexity},
-          {"top1_agreement", agreement.kl_nats_per_token},
-          {"standard_error",
-           {{"kl_nats_per_token", optional_json(kl.standard_error)},
-            {"perplexity", optional_json(perplexity_error)},
-            {"top1_agreement", optional_json(agreement.standard_error)}}},
-          {"metrics", std::move(metrics)}};
+  if (!request.options.confidence) return {};
+  ConfidenceOptions options = *request.options.confidence;
+  options.smooth = request.options.smooth;
+  BA_ASSIGN_OR_RETURN((*answer)["confidence"],
+                      confidence_json({request.spec, choices, problem, samples,
+                                       request.effective_bits, picked, options}));
+  return {};
+}
+
+Json point_json(const SearchSpec& spec, const Choices& choices, const FrontierPoint& point) {
+  Json assignment = Json::object();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    assignment[spec.sites[choices[i].site].name] =
+        candidate_name(chosen(choices[i], point.choice[i]).candidate);
+  }
+  return {{"effective_bits", point.effective_bits},
+          {"objective_kl_nats", objective_per_token(choices, point.choice)},
+          {"objective_standard_error", nullptr},
+          {"knee", false},
+          {"assignment", std::move(assignment)}};
+}
+
+Json points_json(const SearchSpec& spec, const Choices& choices, const Frontier& frontier) {
+  Json points = Json::array();
+  for (const FrontierPoint& point : frontier.points) {
+    points.push_back(point_json(spec, choices, point));
+    if (!frontier.exact) points.back()["extreme_only"] = true;
+  }
+  for (const size_t knee : knees(frontier)) points[knee]["knee"] = true;
+  return points;
 }
 
 }  // namespace
@@ -218,80 +144,80 @@ BitsRange reachable_bits(const SearchSpec& spec) {
   return range;
 }
 
-Json score_json(const Score& score) {
-  return {{"kl_sum_nats", score.kl_sum_nats},
-          {"tokens", score.tokens},
-          {"kl_nats_per_token", score.kl_nats_per_token},
-          {"standard_error", optional_json(score.standard_error)}};
+Result<AllocateOptions> allocate_options(const Json& json, const std::string& where) {
+  AllocateOptions options;
+  BA_ASSIGN_OR_RETURN(options.pins, json_field_or<Pins>(json, "pins", where, {}));
+  BA_ASSIGN_OR_RETURN(options.with_scores, json_field_or<bool>(json, "scores", where, false));
+  BA_ASSIGN_OR_RETURN(options.partial, json_field_or<bool>(json, "partial", where, false));
+  BA_ASSIGN_OR_RETURN(options.smooth, json_field_or<bool>(json, "smooth", where, false));
+  BA_ASSIGN_OR_RETURN(options.confidence, confidence_options(json, where));
+  return options;
+}
+
+Json to_json(const AllocateOptions& options) {
+  Json json = {{"pins", options.pins},
+               {"scores", options.with_scores},
+               {"partial", options.partial},
+               {"smooth", options.smooth}};
+  if (options.confidence) json["confidence"] = to_json(*options.confidence);
+  return json;
 }
 
 Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Fingerprint& fingerprint,
-                      const ScoreTable& table, double effective_bits, const Pins& pins,
-                      bool with_scores, bool partial) {
-  BA_RETURN_IF_ERROR(check_complete(id, spec, table, partial));
-  BA_ASSIGN_OR_RETURN(const Choices choices, make_choices(spec, table, pins));
-  BA_ASSIGN_OR_RETURN(const Solution solution,
-                      solve(make_problem(spec, choices, table.complete()), effective_bits));
-  Json sites = Json::array();
-  for (size_t site = 0; site < choices.size(); ++site) {
-    Json row =
-        site_json(spec.sites[site], choices[site][static_cast<size_t>(solution.choice[site])]);
-    if (with_scores) {
-      row["scores"] = Json::object();
-      for (size_t column = 0; column < spec.candidates.size(); ++column) {
-        const Score score =
-            table.score(static_cast<int64_t>(site), CandidateIndex(static_cast<int64_t>(column)));
-        row["scores"][candidate_name(spec.candidates[column])] = score_json(score);
-      }
-    }
-    sites.push_back(std::move(row));
-  }
+                      const ScoreTable& table, double effective_bits,
+                      const AllocateOptions& options) {
+  const bool needs_all = options.smooth || options.confidence.has_value();
+  BA_RETURN_IF_ERROR(check_complete(id, spec, table, options.partial && !needs_all));
+  const Request request{spec, table, options, effective_bits};
+  BA_ASSIGN_OR_RETURN(const Choices choices, make_choices(spec, table, options.pins, false));
+  Problem problem = make_problem(spec, choices, table.complete());
+  Samples samples;
+  if (table.complete()) samples = make_samples(table, choices);
+  if (options.smooth) problem = smoothed(std::move(problem), fit_weights(samples));
+  BA_ASSIGN_OR_RETURN(const Solution solution, solve(problem, effective_bits));
   Json answer = {{"search", id},
                  {"fingerprint", fingerprint.sha256},
                  {"budget", {{"effective_bits", effective_bits}}},
                  {"effective_bits", solution.effective_bits},
                  {"objective_kl_nats", objective_per_token(choices, solution.choice)},
+                 {"objective_standard_error", nullptr},
                  {"proven_optimal", solution.proven_optimal},
                  {"gap", solution.gap},
                  {"solve_ms", solution.solve_ms},
-                 {"sites", std::move(sites)}};
-  if (!table.complete()) answer["partial"] = true;
+                 {"sites", sites_json(request, choices, solution.choice)}};
+  if (!table.complete()) {
+    answer["partial"] = true;
+    return answer;
+  }
+  BA_RETURN_IF_ERROR(add_errors(request, choices, samples, problem, solution.choice, &answer));
   return answer;
 }
 
 Result<Json> frontier_json(const std::string& id, const SearchSpec& spec, const ScoreTable& table,
-                           const Pins& pins) {
-  BA_RETURN_IF_ERROR(check_complete(id, spec, table, false));
-  BA_ASSIGN_OR_RETURN(const Choices choices, make_choices(spec, table, pins));
-  BA_ASSIGN_OR_RETURN(const Frontier frontier, solve_frontier(make_problem(spec, choices, true)));
-  Json points = Json::array();
-  for (const FrontierPoint& point : frontier.points) {
-    Json assignment = Json::object();
-    for (size_t site = 0; site < choices.size(); ++site) {
-      const Choice& choice = choices[site][static_cast<size_t>(point.choice[site])];
-      assignment[spec.sites[site].name] = candidate_name(choice.candidate);
+                           bool partial) {
+  BA_RETURN_IF_ERROR(check_complete(id, spec, table, partial));
+  const bool complete = table.complete();
+  BA_ASSIGN_OR_RETURN(const Choices choices, make_choices(spec, table, {}, !complete));
+  BA_ASSIGN_OR_RETURN(const Frontier frontier,
+                      solve_frontier(make_problem(spec, choices, complete)));
+  Json points = points_json(spec, choices, frontier);
+  Samples samples;
+  if (complete) samples = make_samples(table, choices);
+  for (size_t k = 0; k < points.size(); ++k) {
+    if (complete) {
+      const Ratio objective = objective_of(samples, frontier.points[k].choice);
+      points[k]["objective_standard_error"] = optional_json(objective.standard_error);
+    } else {
+      points[k]["scored_share"] =
+          static_cast<double>(choices.size()) / static_cast<double>(spec.sites.size());
     }
-    points.push_back({{"effective_bits", point.effective_bits},
-                      {"objective_kl_nats", objective_per_token(choices, point.choice)},
-                      {"assignment", std::move(assignment)}});
   }
-  return points;
-}
-
-Result<Json> validation_json(const std::string& id, const SearchSpec& spec,
-                             const ScoreTable& table) {
-  if (spec.kind != JobKind::kValidation) {
-    return invalid_argument(fmt::format("'{}' is a search, not a validation", id), "id",
-                            "`bitalloc assignment` shows its scores");
-  }
-  if (!table.complete()) {
-    return unavailable(fmt::format("validation '{}' is not finished", id), "id");
-  }
-  Json rows = Json::array();
-  for (size_t row = 0; row < spec.configurations.size(); ++row) {
-    rows.push_back(configuration_json(spec, table, row));
-  }
-  return rows;
+  Json answer = {{"frontier", std::move(points)},
+                 {"exact", frontier.exact},
+                 {"sites", spec.sites.size()},
+                 {"scored_sites", choices.size()}};
+  if (!complete) answer["partial"] = true;
+  return answer;
 }
 
 }  // namespace bitalloc

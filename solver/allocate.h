@@ -5,21 +5,17 @@
 // Pure functions; thread-safe (the solver inside queues its CBC runs).
 #pragma once
 
-#include <map>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "common/fingerprint.h"
 #include "common/json.h"
 #include "common/score_table.h"
 #include "common/search_spec.h"
+#include "solver/choices.h"
+#include "solver/confidence.h"
 
 namespace bitalloc {
-
-// Site → candidate that it must take. A site is its name or any run of whole dotted parts of it
-// that fits one site only ("layers.0" for "model.layers.0.self_attn"). `bf16` is always allowed: it
-// is the reference and costs no nats, whether or not it was among the candidates.
-using Pins = std::map<std::string, std::string>;
 
 // What budgets make sense for the sites of `spec` (its candidates, pins aside).
 struct BitsRange {
@@ -28,33 +24,45 @@ struct BitsRange {
 };
 BitsRange reachable_bits(const SearchSpec& spec);
 
+struct AllocateOptions {
+  Pins pins{};
+  bool with_scores = false;
+  bool partial = false;  // answer from what is there, once every site has a score
+  bool smooth = false;   // choose on scores that never grow with the bits (monotone.h)
+  std::optional<ConfidenceOptions> confidence{};
+};
+
+// The same as fields of a message: {"pins", "scores", "partial", "smooth", "confidence": true or
+// {"resamples", "seed", "threshold"}}, all optional. `where` names the object in errors.
+Result<AllocateOptions> allocate_options(const Json& json, const std::string& where);
+Json to_json(const AllocateOptions& options);
+
 // The best assignment within `effective_bits`:
 // {"search", "fingerprint", "budget": {"effective_bits"}, "effective_bits", "objective_kl_nats",
-//  "proven_optimal", "gap", "sites": [{"site", "candidate", "bits", "kl_nats_per_token",
-//  "standard_error" (null for one sequence)}…]}; objective_kl_nats = Σ kl_nats_per_token. With
-// `with_scores` a site also has "scores": {candidate: {"kl_sum_nats", "tokens",
-// "kl_nats_per_token", "standard_error"}}.
+//  "objective_standard_error" (with the covariance of the sites; null for one sequence and while
+//  partial), "proven_optimal", "gap", "sites": [{"site", "candidate", "bits", "kl_nats_per_token",
+//  "standard_error" (null for one sequence)}…]}; objective_kl_nats = Σ kl_nats_per_token.
+// - With scores a site also has "scores": {candidate: {"kl_sum_nats", "tokens",
+//   "kl_nats_per_token", "standard_error"}}.
+// - With `smooth` there is "smoothed_objective_kl_nats", which is what was minimized, and
+//   "smoothed_kl_nats_per_token" at every site; all else stays as measured.
+// - With `confidence` there is "confidence", see confidence_json.h.
 // Errors: kUnavailable while the search is not complete, unless `partial` is set and every site has
-// a score (the answer then has "partial": true); kInfeasible with the reachable range;
-// kInvalidArgument for a validation, an unknown pin or a budget that is no number.
+// a score (the answer then has "partial": true; smoothing and confidence need the whole);
+// kInfeasible with the reachable range; kInvalidArgument for a validation, an unknown pin, a bad
+// option or a budget that is no number.
 Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Fingerprint& fingerprint,
-                      const ScoreTable& table, double effective_bits, const Pins& pins,
-                      bool with_scores, bool partial = false);
+                      const ScoreTable& table, double effective_bits,
+                      const AllocateOptions& options = {});
 
-// The best assignment of every budget, by growing bits:
-// [{"effective_bits", "objective_kl_nats", "assignment": {site: candidate}}…].
-// Errors as allocate().
+// The best assignment of every budget:
+// {"frontier": [{"effective_bits", "objective_kl_nats", "objective_standard_error" (as above),
+//  "knee" (see frontier.h), "assignment": {site: candidate}}…] by growing bits, "exact" (false:
+//  only the extreme points, and each says "extreme_only": true), "sites", "scored_sites"}.
+// With `partial`, a search under way: of the sites that have a score, with the means so far; then
+// there is "partial": true, and every point has "scored_share", scored sites / sites.
+// Errors as allocate(); kUnavailable with `partial` only while no site has a score.
 Result<Json> frontier_json(const std::string& id, const SearchSpec& spec, const ScoreTable& table,
-                           const Pins& pins = {});
-
-// Rows of a validation: [{"row" (index), "configuration", "effective_bits", "kl_nats_per_token",
-// "perplexity" (exp of the mean negative log-likelihood of the next tokens), "top1_agreement" (of
-// the scored positions), "standard_error": {…the last three…}, "metrics": [Score of each
-// Metric]}…]. Errors: kInvalidArgument for a search, kUnavailable while it is not complete.
-Result<Json> validation_json(const std::string& id, const SearchSpec& spec,
-                             const ScoreTable& table);
-
-// {"kl_sum_nats", "tokens", "kl_nats_per_token", "standard_error"}.
-Json score_json(const Score& score);
+                           bool partial = false);
 
 }  // namespace bitalloc

@@ -1,5 +1,7 @@
 #include "solver/frontier.h"
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "solver/integer_problem.h"
@@ -66,7 +68,65 @@ Frontier hull_frontier(const Problem& problem, const IntegerProblem& integers) {
   return frontier;
 }
 
+// The frontier's points with a logarithm, scaled to the unit square.
+struct Curve {
+  std::vector<double> x;
+  std::vector<double> y;
+};
+
+Curve unit_curve(const Frontier& frontier) {
+  Curve curve;
+  for (const FrontierPoint& point : frontier.points) {
+    if (!(point.objective > 0)) {
+      break;  // objectives fall: none of those that follow has one
+    }
+    curve.x.push_back(point.effective_bits);
+    curve.y.push_back(std::log(point.objective));
+  }
+  for (std::vector<double>* axis : {&curve.x, &curve.y}) {
+    if (axis->empty() || axis->front() == axis->back()) {
+      return {};
+    }
+    const double low = std::min(axis->front(), axis->back());
+    const double range = std::fabs(axis->back() - axis->front());
+    for (double& value : *axis) {
+      value = (value - low) / range;
+    }
+  }
+  return curve;
+}
+
+// Adds the knees strictly between the points `first` and `last`.
+void add_knees(const Curve& curve, std::size_t first, std::size_t last,
+               std::vector<std::size_t>* found) {
+  const double slope = (curve.y[last] - curve.y[first]) / (curve.x[last] - curve.x[first]);
+  std::size_t farthest = first;
+  double distance = 0;
+  for (std::size_t k = first + 1; k < last; ++k) {
+    const double below = curve.y[first] + slope * (curve.x[k] - curve.x[first]) - curve.y[k];
+    if (below > distance) {
+      farthest = k;
+      distance = below;
+    }
+  }
+  if (distance < kKneeDistance) {
+    return;
+  }
+  add_knees(curve, first, farthest, found);
+  found->push_back(farthest);
+  add_knees(curve, farthest, last, found);
+}
+
 }  // namespace
+
+std::vector<std::size_t> knees(const Frontier& frontier) {
+  const Curve curve = unit_curve(frontier);
+  std::vector<std::size_t> found;
+  if (!curve.x.empty()) {
+    add_knees(curve, 0, curve.x.size() - 1, &found);
+  }
+  return found;
+}
 
 Result<Frontier> solve_frontier(const Problem& problem, const FrontierOptions& options) {
   BA_RETURN_IF_ERROR(validate(problem));

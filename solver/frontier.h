@@ -33,4 +33,14 @@ struct FrontierOptions {
 // kInvalidArgument: see validate().
 Result<Frontier> solve_frontier(const Problem& problem, const FrontierOptions& options = {});
 
+// The knees, as growing indices into the points: where the bits before bought much more than those
+// after. In the plane of effective bits and ln(objective), both scaled to [0, 1] over the frontier,
+// the point farthest below the chord of its ends (for a falling convex curve the maximum of
+// Kneedle's difference curve: Satopaa et al., "Finding a Kneedle in a Haystack", ICDCSW 2011), then
+// the same between every two neighbours of ends and knees (Ramer 1972), as long as the distance is
+// at least kKneeDistance. Points without a logarithm (objective ≤ 0) are left out. A frontier that
+// loses the same factor with every bit is a straight line there and has no knee.
+inline constexpr double kKneeDistance = 0.05;  // of the whole range of ln(objective)
+std::vector<std::size_t> knees(const Frontier& frontier);
+
 }  // namespace bitalloc

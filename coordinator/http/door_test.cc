@@ -155,6 +155,11 @@ TEST_F(Door, AnswersAreThoseOfZeroMq) {
        "assignment",
        {{"id", "s"}, {"effective_bits", 5}, {"scores", true}},
        ""},
+      {kApi + "/s/assignment?bits=5&confidence=true&smooth=true",
+       "assignment",
+       {{"id", "s"}, {"effective_bits", 5}, {"confidence", true}, {"smooth", true}},
+       ""},
+      {kApi + "/s/frontier?partial=true", "frontier", {{"id", "s"}, {"partial", true}}, ""},
       {kApi + "/s/assignment?bits=1", "assignment", {{"id", "s"}, {"effective_bits", 1}}, ""},
       {kApi + "/s/scores", "scores", {{"id", "s"}}, ""},
       {kApi + "/nobody", "status", {{"id", "nobody"}}, ""},
@@ -185,6 +190,8 @@ TEST_F(Door, ErrorsHaveTheirStatus) {
   EXPECT_EQ(get(kApi + "/nobody").status, 404);
   EXPECT_EQ(get(kApi + "/s/assignment").status, 503);  // not complete
   EXPECT_EQ(get(kApi + "/s/assignment?bits=many").status, 400);
+  EXPECT_EQ(get(kApi + "/s/assignment?confidence=very").status, 400);
+  EXPECT_EQ(get(kApi + "/s/frontier").status, 503);  // not complete
   EXPECT_EQ(get(kApi + "/s/assignment?bitz=5").json()["error"]["field"], "bitz");
   EXPECT_EQ(post(kApi + "/s/priority", R"({"priority": "high"})").status, 400);
   EXPECT_EQ(post(kApi + "/s/priority", R"({"priority": )").status, 400);

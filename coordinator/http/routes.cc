@@ -31,8 +31,8 @@ const std::vector<Row>& rows() {
       {"DELETE", "/api/v1/searches/{id}", {Kind::kApi, "delete", ""}},
       {"GET",
        "/api/v1/searches/{id}/assignment",
-       {Kind::kApi, "assignment", "bits scores partial"}},
-      {"GET", "/api/v1/searches/{id}/frontier", {Kind::kApi, "frontier", ""}},
+       {Kind::kApi, "assignment", "bits scores partial confidence smooth"}},
+      {"GET", "/api/v1/searches/{id}/frontier", {Kind::kApi, "frontier", "partial"}},
       {"GET", "/api/v1/searches/{id}/scores", {Kind::kApi, "scores", ""}},
       {"GET", "/api/v1/searches/{id}/events", {Kind::kEvents, "watch", ""}},
       {"POST", "/api/v1/searches/{id}/pause", {Kind::kApi, "pause", ""}},
@@ -70,7 +70,7 @@ Response not_allowed(const Request& request, const std::set<std::string>& method
 }
 
 Result<Json> to_json(const std::string& name, const std::string& text) {
-  if (name == "scores" || name == "partial") {
+  if (name != "bits") {
     if (text == "true") return Json(true);
     if (text == "false") return Json(false);
     return invalid_argument(fmt::format("{}={} is neither true nor false", name, text), name);

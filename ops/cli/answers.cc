@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/cli/confidence_text.h"
 #include "ops/cli/output.h"
 
 namespace bitalloc::cli {
@@ -36,38 +37,32 @@ Result<Answers> Answers::open(const Context& context, const std::string& id,
   return answers;
 }
 
-Result<Json> Answers::assignment(std::optional<double> bits, const Pins& pins, bool with_scores) {
+Result<Json> Answers::assignment(std::optional<double> bits, const AllocateOptions& options) {
   if (checkpoint_.has_value()) {
     const Checkpoint& c = *checkpoint_;
     return allocate(c.id, c.spec, c.fingerprint, c.table, bits.value_or(c.spec.effective_bits),
-                    pins, with_scores);
+                    options);
   }
-  if (pins.empty()) {
-    const Json budget = bits.has_value() ? Json(*bits) : Json();
-    BA_ASSIGN_OR_RETURN(
-        const Json reply,
-        connection_->ask("assignment",
-                         {{"id", id_}, {"effective_bits", budget}, {"scores", with_scores}}));
-    return json_field<Json>(reply, "assignment", "reply");
+  Json header = to_json(options);
+  header["id"] = id_;
+  header["effective_bits"] = bits.has_value() ? Json(*bits) : Json();
+  BA_ASSIGN_OR_RETURN(const Json reply, connection_->ask("assignment", std::move(header)));
+  BA_ASSIGN_OR_RETURN(Json answer, json_field<Json>(reply, "assignment", "reply"));
+  if ((options.confidence && !answer.contains("confidence")) ||
+      (options.smooth && !answer.contains("smoothed_objective_kl_nats"))) {
+    return unsupported("the service knows neither --confidence nor --smooth", "--confidence",
+                       "update it, or `bitalloc checkpoint export` and --checkpoint FILE");
   }
-  if (!bits.has_value()) {
-    BA_ASSIGN_OR_RETURN(const Checkpoint* found, checkpoint());
-    bits = found->spec.effective_bits;
-  }
-  BA_ASSIGN_OR_RETURN(
-      const Json reply,
-      connection_->ask("rebudget", {{"id", id_}, {"budgets", {*bits}}, {"pins", pins}}));
-  BA_ASSIGN_OR_RETURN(const Json list, json_field<Json>(reply, "assignments", "reply"));
-  if (!list.is_array() || list.size() != 1) return internal_error("the service sent no assignment");
-  return list[0];
+  return answer;
 }
 
-Result<Json> Answers::frontier() {
-  if (checkpoint_.has_value()) {
-    return frontier_json(checkpoint_->id, checkpoint_->spec, checkpoint_->table);
+Result<Json> Answers::frontier(bool partial) {
+  if (!checkpoint_.has_value()) {
+    auto reply = connection_->ask("frontier", {{"id", id_}, {"partial", partial}});
+    if (reply.ok() || reply.error().code != ErrorCode::kResourceExhausted) return reply;
   }
-  BA_ASSIGN_OR_RETURN(const Json reply, connection_->ask("frontier", {{"id", id_}}));
-  return json_field<Json>(reply, "frontier", "reply");
+  BA_ASSIGN_OR_RETURN(const Checkpoint* c, checkpoint());
+  return frontier_json(c->id, c->spec, c->table, partial);
 }
 
 Result<const Checkpoint*> Answers::checkpoint() {
@@ -93,13 +88,24 @@ std::string assignment_text(const Json& assignment) {
                nats_text(site.at("standard_error"))});
   }
   const bool proven = assignment.value("proven_optimal", false);
-  return fmt::format(
-      "{}\n\nsearch {}: {} effective bits (budget {}), summed KL {:.4e} nats a token, {}",
+  const Json error = assignment.value("objective_standard_error", Json());
+  std::string text = fmt::format(
+      "{}\n\nsearch {}: {} effective bits (budget {}), summed KL {:.4e}{} nats a token, {}",
       table.text(), assignment.at("search").get<std::string>(),
       bits_text(assignment.at("effective_bits")),
       bits_text(assignment.at("budget").at("effective_bits")),
       assignment.at("objective_kl_nats").get<double>(),
+      error.is_null() ? "" : fmt::format(" ± {:.1e}", error.get<double>()),
       proven ? "proven optimal" : fmt::format("gap {:.2g}", assignment.value("gap", 0.0)));
+  if (assignment.contains("smoothed_objective_kl_nats")) {
+    text += fmt::format(
+        "\nchosen on smoothed scores (none grows with the bits), whose sum is {:.4e} nats a token",
+        assignment.at("smoothed_objective_kl_nats").get<double>());
+  }
+  if (assignment.contains("confidence")) {
+    text += "\n\n" + confidence_text(assignment.at("confidence"));
+  }
+  return text;
 }
 
 }  // namespace bitalloc::cli

@@ -19,9 +19,12 @@ class Answers {
   static Result<Answers> open(const Context& context, const std::string& id,
                               const std::string& file);
 
-  // Objects of the manual's JSON. `bits` absent: the budget asked at submission.
-  Result<Json> assignment(std::optional<double> bits, const Pins& pins, bool with_scores);
-  Result<Json> frontier();
+  // What allocate() gives. `bits` absent: the budget asked at submission. Errors: also kUnsupported
+  // when the service is too old for an option.
+  Result<Json> assignment(std::optional<double> bits, const AllocateOptions& options);
+  // What frontier_json() gives. Of a service whose answer is too long for a message it takes the
+  // checkpoint and answers from that.
+  Result<Json> frontier(bool partial);
   // The whole search; fetched when it is not here yet.
   Result<const Checkpoint*> checkpoint();
 

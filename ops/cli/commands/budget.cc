@@ -8,6 +8,7 @@
 
 #include "common/files.h"
 #include "ops/cli/answers.h"
+#include "ops/cli/frontier_plot.h"
 #include "ops/cli/output.h"
 #include "ops/cli/search_inputs.h"
 
@@ -20,21 +21,29 @@ struct BudgetFlags {
   std::vector<std::string> pins;
   std::string checkpoint;
   std::string csv;
+  std::string plot;
   bool scores = false;
+  bool partial = false;
+  bool smooth = false;
+  bool confidence = false;
+  ConfidenceOptions resampling;
 };
 
 constexpr const char* kRebudgetExamples = R"(examples:
   bitalloc rebudget my-search --bits 5.0
   bitalloc rebudget my-search --bits 4.8 --bits 6 --pin layers.0=bf16 --json
-  bitalloc rebudget --checkpoint run1/checkpoint.json --bits 5.0)";
+  bitalloc rebudget --checkpoint run1/checkpoint.json --bits 5.0
+  bitalloc rebudget my-search --bits 5.0 --confidence      # which layers the data does not decide)";
 
 constexpr const char* kAssignmentExamples = R"(examples:
   bitalloc assignment my-search
-  bitalloc assignment my-search --bits 5 --scores --json)";
+  bitalloc assignment my-search --bits 5 --scores --json
+  bitalloc assignment my-search --confidence --resamples 1000)";
 
 constexpr const char* kFrontierExamples = R"(examples:
   bitalloc frontier my-search
-  bitalloc frontier my-search --csv frontier.csv)";
+  bitalloc frontier my-search --plot frontier.svg --csv frontier.csv
+  bitalloc frontier my-search --partial     # while its scores still arrive)";
 
 Result<Pins> parse_pins(const std::vector<std::string>& texts) {
   Pins pins;
@@ -52,6 +61,16 @@ Result<Pins> parse_pins(const std::vector<std::string>& texts) {
   return pins;
 }
 
+// Errors: kInvalidArgument naming the flag.
+Result<AllocateOptions> allocate_options(const BudgetFlags& flags) {
+  AllocateOptions options;
+  BA_ASSIGN_OR_RETURN(options.pins, parse_pins(flags.pins));
+  options.with_scores = flags.scores;
+  options.smooth = flags.smooth;
+  if (flags.confidence) options.confidence = flags.resampling;
+  return options;
+}
+
 Status require_search(const BudgetFlags& flags) {
   if (!flags.id.empty() || !flags.checkpoint.empty()) return {};
   return invalid_argument("name a search, or give --checkpoint FILE", "ID");
@@ -59,7 +78,7 @@ Status require_search(const BudgetFlags& flags) {
 
 Result<int> rebudget(const Context& context, const BudgetFlags& flags) {
   BA_RETURN_IF_ERROR(require_search(flags));
-  BA_ASSIGN_OR_RETURN(const Pins pins, parse_pins(flags.pins));
+  BA_ASSIGN_OR_RETURN(const AllocateOptions options, allocate_options(flags));
   std::vector<double> budgets;
   for (const std::string& text : flags.bits) {
     BA_ASSIGN_OR_RETURN(const double value, parse_bits(text, "--bits"));
@@ -68,7 +87,7 @@ Result<int> rebudget(const Context& context, const BudgetFlags& flags) {
   BA_ASSIGN_OR_RETURN(Answers answers, Answers::open(context, flags.id, flags.checkpoint));
   Json list = Json::array();
   for (const double budget : budgets) {
-    BA_ASSIGN_OR_RETURN(const Json one, answers.assignment(budget, pins, false));
+    BA_ASSIGN_OR_RETURN(const Json one, answers.assignment(budget, options));
     list.push_back(one);
   }
   if (context.json) {
@@ -104,7 +123,8 @@ Result<int> assignment(const Context& context, const BudgetFlags& flags) {
     BA_ASSIGN_OR_RETURN(bits, parse_bits(flags.bits.back(), "--bits"));
   }
   BA_ASSIGN_OR_RETURN(Answers answers, Answers::open(context, flags.id, flags.checkpoint));
-  BA_ASSIGN_OR_RETURN(const Json found, answers.assignment(bits, {}, flags.scores));
+  BA_ASSIGN_OR_RETURN(const AllocateOptions options, allocate_options(flags));
+  BA_ASSIGN_OR_RETURN(const Json found, answers.assignment(bits, options));
   if (context.json) {
     print_json(found);
     return kExitOk;
@@ -116,13 +136,15 @@ Result<int> assignment(const Context& context, const BudgetFlags& flags) {
 
 std::string frontier_csv(const Json& frontier) {
   std::ostringstream text;
-  text << "effective_bits,objective_kl_nats";
+  text << "effective_bits,objective_kl_nats,objective_standard_error,knee";
   if (!frontier.empty()) {
     for (const auto& [site, ignored] : frontier[0].at("assignment").items()) text << "," << site;
   }
   text << "\n";
   for (const Json& point : frontier) {
-    text << point.at("effective_bits").dump() << "," << point.at("objective_kl_nats").dump();
+    const Json& error = point.at("objective_standard_error");
+    text << point.at("effective_bits").dump() << "," << point.at("objective_kl_nats").dump() << ","
+         << (error.is_null() ? "" : error.dump()) << "," << point.at("knee").dump();
     for (const auto& [site, candidate] : point.at("assignment").items()) {
       text << "," << candidate.get<std::string>();
     }
@@ -131,37 +153,80 @@ std::string frontier_csv(const Json& frontier) {
   return text.str();
 }
 
-std::string frontier_text(const Json& frontier) {
-  using Align = Table::Align;
-  Table table({{"bits", Align::kRight}, {"KL nats/token", Align::kRight}, {"sites by candidate"}});
-  for (const Json& point : frontier) {
-    std::map<std::string, int> counts;
-    for (const auto& [site, candidate] : point.at("assignment").items()) {
-      ++counts[candidate.get<std::string>()];
-    }
-    std::string mix;
-    for (const auto& [candidate, count] : counts) {
-      mix += fmt::format("{}{} × {}", mix.empty() ? "" : ", ", count, candidate);
-    }
-    table.add(
-        {bits_text(point.at("effective_bits")), nats_text(point.at("objective_kl_nats")), mix});
+// "fp8_e4m3/nvfp4 × 3, …": how many sites take what.
+std::string mix_text(const Json& assignment) {
+  std::map<std::string, int> counts;
+  for (const auto& [site, candidate] : assignment.items()) ++counts[candidate.get<std::string>()];
+  std::string mix;
+  for (const auto& [candidate, count] : counts) {
+    mix += fmt::format("{}{} × {}", mix.empty() ? "" : ", ", count, candidate);
   }
-  return table.text();
+  return mix;
+}
+
+std::string frontier_text(const Json& answer) {
+  using Align = Table::Align;
+  Table table({{"bits", Align::kRight},
+               {"KL nats/token", Align::kRight},
+               {"± s.e.", Align::kRight},
+               {""},
+               {"sites by candidate"}});
+  for (const Json& point : answer.at("frontier")) {
+    table.add({bits_text(point.at("effective_bits")), nats_text(point.at("objective_kl_nats")),
+               nats_text(point.at("objective_standard_error")),
+               point.at("knee") == true ? "knee" : "", mix_text(point.at("assignment"))});
+  }
+  std::string text = table.text();
+  if (!answer.value("exact", true)) {
+    text += "\n\nonly the extreme points: there are too many efficient assignments to list";
+  }
+  if (answer.value("partial", false)) {
+    text +=
+        fmt::format("\n\nunder way: {} of {} sites have scores, the others are left out",
+                    answer.at("scored_sites").get<int64_t>(), answer.at("sites").get<int64_t>());
+  }
+  return text;
 }
 
 Result<int> frontier(const Context& context, const BudgetFlags& flags) {
   BA_RETURN_IF_ERROR(require_search(flags));
   BA_ASSIGN_OR_RETURN(Answers answers, Answers::open(context, flags.id, flags.checkpoint));
-  BA_ASSIGN_OR_RETURN(const Json found, answers.frontier());
+  BA_ASSIGN_OR_RETURN(const Json answer, answers.frontier(flags.partial));
+  const Json& points = answer.at("frontier");
   if (!flags.csv.empty()) {
-    BA_RETURN_IF_ERROR(write_file_atomically(flags.csv, frontier_csv(found)));
+    BA_RETURN_IF_ERROR(write_file_atomically(flags.csv, frontier_csv(points)));
+  }
+  if (!flags.plot.empty()) {
+    const std::string title = fmt::format("{}: the best assignment of every budget", answers.id());
+    BA_RETURN_IF_ERROR(write_file_atomically(flags.plot, frontier_svg(answer, title)));
   }
   if (context.json) {
-    print_json(found);
+    print_json(points);
   } else {
-    print_line(context, frontier_text(found));
+    print_line(context, frontier_text(answer));
   }
   return kExitOk;
+}
+
+void add_confidence_options(CLI::App* command, BudgetFlags& flags) {
+  command->add_flag("--smooth", flags.smooth,
+                    "choose on scores smoothed so that more bits never score worse");
+  CLI::Option* confidence = command->add_flag(
+      "--confidence", flags.confidence, "resample the sequences: which sites keep their candidate");
+  command->add_option("--resamples", flags.resampling.resamples, "how often")
+      ->needs(confidence)
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
+  command->add_option("--seed", flags.resampling.seed, "of the resamples")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(confidence)
+      ->capture_default_str();
+  command
+      ->add_option("--threshold", flags.resampling.threshold,
+                   "a site is undecided when fewer resamples keep its candidate")
+      ->needs(confidence)
+      ->check(CLI::Range(0.5, 1.0))
+      ->capture_default_str();
 }
 
 CLI::App* add_budget_command(CommandLine& line, const std::string& name,
@@ -185,6 +250,7 @@ void add_budget_commands(CommandLine& line) {
       ->allow_extra_args(false);
   command->add_option("--pin", flags->pins, "SITE=CANDIDATE that must be kept (repeatable)")
       ->allow_extra_args(false);
+  add_confidence_options(command, *flags);
   on_run(line, command, [flags, &context] { return rebudget(context, *flags); });
 
   command = add_budget_command(line, "assignment", "site by site: candidate, bits, score",
@@ -192,11 +258,14 @@ void add_budget_commands(CommandLine& line) {
   command->add_option("--bits", flags->bits, "effective bits (default: those of the search)")
       ->allow_extra_args(false);
   command->add_flag("--scores", flags->scores, "the scores of every candidate, too");
+  add_confidence_options(command, *flags);
   on_run(line, command, [flags, &context] { return assignment(context, *flags); });
 
   command = add_budget_command(line, "frontier", "the best assignment of every budget",
                                kFrontierExamples, *flags);
   command->add_option("--csv", flags->csv, "write it as a table, too");
+  command->add_option("--plot", flags->plot, "draw it as SVG, too");
+  command->add_flag("--partial", flags->partial, "while scores still arrive: of what is there");
   on_run(line, command, [flags, &context] { return frontier(context, *flags); });
 }
 

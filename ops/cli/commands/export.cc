@@ -52,7 +52,7 @@ Result<ExportRequest> make_request(const Context& context, const ExportFlags& fl
     return invalid_argument("name a search, or give --checkpoint FILE", "ID");
   }
   BA_ASSIGN_OR_RETURN(Answers answers, Answers::open(context, flags.id, flags.checkpoint));
-  BA_ASSIGN_OR_RETURN(const Json assignment, answers.assignment(bits, {}, false));
+  BA_ASSIGN_OR_RETURN(const Json assignment, answers.assignment(bits, {}));
   BA_ASSIGN_OR_RETURN(const Checkpoint* checkpoint, answers.checkpoint());
   ExportRequest request;
   request.model_dir = flags.model.empty() ? checkpoint->spec.model.path : flags.model;

@@ -74,7 +74,7 @@ Result<int> run_validate(const Context& context, const ValidateFlags& flags,
     BA_ASSIGN_OR_RETURN(bits, parse_bits(flags.bits, "--bits"));
   }
   BA_ASSIGN_OR_RETURN(Answers answers, Answers::open(context, flags.id, ""));
-  BA_ASSIGN_OR_RETURN(const Json assignment, answers.assignment(bits, {}, false));
+  BA_ASSIGN_OR_RETURN(const Json assignment, answers.assignment(bits, {}));
   BA_ASSIGN_OR_RETURN(const Checkpoint* found, answers.checkpoint());
   Checkpoint search = *found;
   if (!flags.model.empty()) {
