@@ -43,9 +43,12 @@ struct Undecided {
   // Sequences like these, on top of those there are, after which the choice would be expected to
   // keep to `threshold`: with n sequences, difference d ± e and z the threshold's normal quantile,
   //   d ≥ z·e·√(n/(n + more))   ⇔   more = n·(z·e/d)² − n,   at least 1.
-  // (The error of a mean falls with the root of the sequences; d is taken for the truth, so this is
-  // an estimate of the order of magnitude.) Nothing where d ≤ 0 or `more` is beyond 10^9: no amount
-  // of text tells these two apart.
+  // The error of a mean falls with the root of the sequences; d is taken for the truth, so one
+  // site's number is an order of magnitude: over many sites half of them reach 0.955 for a
+  // threshold of 0.95, a quarter stay below 0.8 to 0.85 (confidence_bench --calibrate). d is of
+  // whole assignments and not s + λ·width·bits of the two candidates: that estimates as well, but
+  // is 0 at the very site where the budget binds.
+  // Nothing where d ≤ 0 or `more` is beyond 10^9: no amount of text tells these two apart.
   std::optional<std::int64_t> more_sequences;
 };
 
