@@ -1,7 +1,10 @@
 #include "solver/cbc.h"
 
+#include <CbcEventHandler.hpp>
 #include <CbcModel.hpp>
 #include <CglKnapsackCover.hpp>
+#include <ClpEventHandler.hpp>
+#include <ClpSimplex.hpp>
 #include <CoinError.hpp>
 #include <CoinPackedMatrix.hpp>
 #include <OsiClpSolverInterface.hpp>
@@ -15,6 +18,47 @@ namespace bitalloc {
 namespace {
 
 using Clock = std::chrono::system_clock;  // not steady: GCC 12's thread sanitizer misses that wait
+
+// Whether a run must end: asked at every node and every simplex iteration. Once it has said yes it
+// stays with it, because COIN-OR takes an interrupted relaxation for an infeasible one.
+class Alarm {
+ public:
+  explicit Alarm(const CbcLimits& limits)
+      : stop_(limits.stop),
+        deadline_(Clock::now() +
+                  std::chrono::duration_cast<Clock::duration>(
+                      std::chrono::duration<double>(std::min(limits.seconds, 1e6)))) {}
+  bool rings() {
+    rung_ = rung_ || stop_.stop_requested() || Clock::now() >= deadline_;
+    return rung_;
+  }
+  bool rung() const { return rung_; }
+
+ private:
+  std::stop_token stop_;
+  Clock::time_point deadline_;
+  bool rung_ = false;
+};
+
+class NodeEvents : public CbcEventHandler {
+ public:
+  explicit NodeEvents(Alarm* alarm) : alarm_(alarm) {}
+  CbcAction event(CbcEvent) override { return alarm_->rings() ? stop : noAction; }
+  CbcEventHandler* clone() const override { return new NodeEvents(*this); }
+
+ private:
+  Alarm* alarm_;
+};
+
+class SimplexEvents : public ClpEventHandler {
+ public:
+  explicit SimplexEvents(Alarm* alarm) : alarm_(alarm) {}
+  int event(Event) override { return alarm_->rings() ? 0 : -1; }
+  ClpEventHandler* clone() const override { return new SimplexEvents(*this); }
+
+ private:
+  Alarm* alarm_;
+};
 
 std::timed_mutex& cbc_lock() {
   static std::timed_mutex lock;
@@ -64,12 +108,21 @@ void configure(const CbcLimits& limits, CbcModel* model) {
   }
 }
 
+void prepare(const BinaryProgram& program, Alarm* alarm, OsiClpSolverInterface* solver) {
+  solver->messageHandler()->setLogLevel(0);
+  solver->getModelPtr()->setLogLevel(0);
+  SimplexEvents events(alarm);
+  solver->getModelPtr()->passInEventHandler(&events);  // copied
+  load(program, solver);
+}
+
 CbcAnswer solve_program(const BinaryProgram& program, const CbcLimits& limits) {
+  Alarm alarm(limits);
   OsiClpSolverInterface solver;
-  solver.messageHandler()->setLogLevel(0);
-  solver.getModelPtr()->setLogLevel(0);
-  load(program, &solver);
+  prepare(program, &alarm, &solver);
   CbcModel model(solver);
+  NodeEvents events(&alarm);
+  model.passInEventHandler(&events);  // copied
   model.solver()->setHintParam(OsiDoReducePrint, true, OsiHintTry);
   configure(limits, &model);
   model.initialSolve();
@@ -81,6 +134,9 @@ CbcAnswer solve_program(const BinaryProgram& program, const CbcLimits& limits) {
   if (const double* best = model.bestSolution(); best != nullptr) {
     answer.x.assign(best, best + program.cost.size());
   }
+  if (alarm.rung()) {
+    return answer;
+  }
   if (model.isProvenOptimal()) {
     answer.status = CbcAnswer::Status::kOptimal;
   } else if (model.isProvenInfeasible()) {
@@ -89,15 +145,58 @@ CbcAnswer solve_program(const BinaryProgram& program, const CbcLimits& limits) {
   return answer;
 }
 
+LpAnswer relax_program(const BinaryProgram& program, const CbcLimits& limits) {
+  Alarm alarm(limits);
+  OsiClpSolverInterface solver;
+  prepare(program, &alarm, &solver);
+  solver.initialSolve();
+  LpAnswer answer;
+  if (alarm.rung()) {
+    return answer;
+  }
+  if (solver.isProvenOptimal()) {
+    answer.status = LpAnswer::Status::kOptimal;
+    answer.row_dual.assign(solver.getRowPrice(), solver.getRowPrice() + program.rows.size());
+  } else if (solver.isProvenPrimalInfeasible()) {
+    answer.status = LpAnswer::Status::kInfeasible;
+  }
+  return answer;
+}
+
+// `run`, with COIN-OR's exceptions as errors.
+template <typename Answer>
+Result<Answer> guarded(Answer (*run)(const BinaryProgram&, const CbcLimits&),
+                       const BinaryProgram& program, const CbcLimits& limits) {
+  try {
+    return run(program, limits);
+  } catch (const CoinError& error) {
+    return internal_error("CBC failed in " + error.methodName() + ": " + error.message());
+  } catch (const std::exception& error) {
+    return internal_error(std::string("CBC failed: ") + error.what());
+  }
+}
+
+// Waits for its turn in small steps, so that a stop token is heard.
+bool wait_for_turn(std::unique_lock<std::timed_mutex>* guard, Alarm* alarm) {
+  while (!guard->try_lock_until(Clock::now() + std::chrono::milliseconds(5))) {
+    if (alarm->rings()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
+
+Result<LpAnswer> run_lp(const BinaryProgram& program, const CbcLimits& limits) {
+  return guarded(relax_program, program, limits);
+}
 
 Result<CbcAnswer> run_cbc(const BinaryProgram& program, const CbcLimits& limits) {
   const Clock::time_point start = Clock::now();
-  // Far limits are all the same to a wait, and must not overflow the clock.
-  const std::chrono::duration<double> patience(std::min(limits.seconds, 1e6));
-  const std::unique_lock<std::timed_mutex> guard(
-      cbc_lock(), start + std::chrono::duration_cast<Clock::duration>(patience));
-  if (!guard.owns_lock()) {
+  Alarm alarm(limits);
+  std::unique_lock<std::timed_mutex> guard(cbc_lock(), std::defer_lock);
+  if (!wait_for_turn(&guard, &alarm)) {
     return CbcAnswer{};
   }
   CbcLimits left = limits;
@@ -105,13 +204,7 @@ Result<CbcAnswer> run_cbc(const BinaryProgram& program, const CbcLimits& limits)
   if (left.seconds <= 0) {
     return CbcAnswer{};
   }
-  try {
-    return solve_program(program, left);
-  } catch (const CoinError& error) {
-    return internal_error("CBC failed in " + error.methodName() + ": " + error.message());
-  } catch (const std::exception& error) {
-    return internal_error(std::string("CBC failed: ") + error.what());
-  }
+  return guarded(solve_program, program, left);
 }
 
 }  // namespace bitalloc

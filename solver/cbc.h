@@ -1,10 +1,12 @@
 // Adapter to CBC: a small binary program in, the chosen columns out. The only file that knows CBC.
 //
 // CBC must not run twice at once in a process: run_cbc() holds one process-wide lock while it runs,
-// so callers on several threads queue, within their own time limits. Nothing is printed. Exceptions
-// of COIN-OR become errors.
+// so callers on several threads queue, within their own time limits. The limits hold inside a node,
+// too: every simplex iteration looks at the clock and at the stop token. Nothing is printed.
+// Exceptions of COIN-OR become errors.
 #pragma once
 
+#include <stop_token>
 #include <vector>
 
 #include "common/status.h"
@@ -31,6 +33,7 @@ struct CbcLimits {
   double seconds = 10;        // wall clock, waiting for the lock included
   double cutoff = 1e50;       // solutions that cost more are of no interest
   std::vector<double> start;  // [columns] a feasible solution to begin with; may be empty
+  std::stop_token stop = {};  // request_stop() ends the run as kStopped
 };
 
 struct CbcAnswer {
@@ -42,5 +45,14 @@ struct CbcAnswer {
 };
 
 Result<CbcAnswer> run_cbc(const BinaryProgram& program, const CbcLimits& limits);
+
+// The linear relaxation of a program, by CLP. Needs no lock: COIN-OR's own threads run it side by
+// side.
+struct LpAnswer {
+  enum class Status { kOptimal, kInfeasible, kStopped };
+  Status status = Status::kStopped;
+  std::vector<double> row_dual;  // [rows] of an optimum: for information, never a certificate
+};
+Result<LpAnswer> run_lp(const BinaryProgram& program, const CbcLimits& limits);
 
 }  // namespace bitalloc

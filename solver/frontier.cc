@@ -29,8 +29,9 @@ std::vector<ParetoPoint> without_ties(const IntegerProblem& integers,
 
 std::optional<Frontier> exact_frontier(const Problem& problem, const IntegerProblem& integers,
                                        const FrontierOptions& options) {
-  const auto table = ParetoTable::build(integers.efficient, integers.max_weight, nullptr,
-                                        {options.max_sums, options.max_points});
+  const auto table =
+      ParetoTable::build(integers.efficient, integers.max_weight, nullptr,
+                         {.max_points = options.max_sums, .max_suffix_points = options.max_points});
   if (!table) {
     return std::nullopt;
   }

@@ -6,74 +6,12 @@
 #include <numeric>
 #include <optional>
 
+#include "solver/whole_numbers.h"
+
 namespace bitalloc {
 namespace {
 
-constexpr std::int64_t kMaxDenominator = 1'000'000;
-constexpr double kFractionTolerance = 1e-15;
-constexpr long double kMaxUnits = 0x1p60L;
 constexpr double kRelativeTie = 1e-12;
-
-struct Fraction {
-  std::int64_t numerator = 0;
-  std::int64_t denominator = 1;
-};
-
-// The simplest fraction equal to `value` up to rounding, by continued fractions.
-std::optional<Fraction> to_fraction(double value) {
-  if (value >= 0x1p53) {
-    return std::nullopt;
-  }
-  long double rest = value;
-  std::int64_t p0 = 0, q0 = 1, p1 = 1, q1 = 0;
-  for (int step = 0; step < 40; ++step) {
-    const long double whole = std::floor(rest);
-    if (whole > 0x1p53L) {
-      return std::nullopt;
-    }
-    const long double p = whole * p1 + p0;
-    const long double q = whole * q1 + q0;
-    if (q > kMaxDenominator || p > 0x1p62L) {
-      return std::nullopt;
-    }
-    p0 = p1, q0 = q1;
-    p1 = static_cast<std::int64_t>(p), q1 = static_cast<std::int64_t>(q);
-    if (std::fabs(p / q - value) <= kFractionTolerance * value) {
-      return Fraction{p1, q1};
-    }
-    rest = 1 / (rest - whole);
-  }
-  return std::nullopt;
-}
-
-struct Whole {
-  std::vector<std::int64_t> values;  // value · denominator
-  std::int64_t denominator = 1;
-};
-
-std::optional<Whole> to_whole(const std::vector<double>& values) {
-  Whole whole;
-  std::vector<Fraction> fractions;
-  for (const double value : values) {
-    const auto fraction = to_fraction(value);
-    if (!fraction) {
-      return std::nullopt;
-    }
-    fractions.push_back(*fraction);
-    whole.denominator = std::lcm(whole.denominator, fraction->denominator);
-    if (whole.denominator > kMaxDenominator * kMaxDenominator) {
-      return std::nullopt;
-    }
-  }
-  for (const Fraction& fraction : fractions) {
-    const std::int64_t factor = whole.denominator / fraction.denominator;
-    if (static_cast<long double>(fraction.numerator) * factor > kMaxUnits) {
-      return std::nullopt;
-    }
-    whole.values.push_back(fraction.numerator * factor);
-  }
-  return whole;
-}
 
 // width·bits in units of 1 / (denominators), [site·candidate]; nothing when that leaves 60 bits.
 std::optional<std::vector<std::int64_t>> exact_weights(const Problem& problem, long double* unit) {
@@ -164,13 +102,32 @@ void shrink_weights(IntegerProblem* result) {
 
 }  // namespace
 
-IntegerProblem to_integers(const Problem& problem) {
-  IntegerProblem result;
+WholeWeights budget_weights(const Problem& problem) {
+  WholeWeights result;
   auto weights = exact_weights(problem, &result.unit);
-  result.exact_weights = weights.has_value();
+  result.exact = weights.has_value();
   if (!weights) {
     weights = rounded_weights(problem, &result.unit);
   }
+  result.values = *std::move(weights);
+  return result;
+}
+
+void finish(IntegerProblem* problem) {
+  shrink_weights(problem);
+  problem->efficient.clear();
+  problem->max_weight = 0;
+  for (const auto& items : problem->all) {
+    problem->efficient.push_back(without_dominated(items));
+    problem->max_weight += problem->efficient.back().back().weight;
+  }
+}
+
+IntegerProblem to_integers(const Problem& problem) {
+  IntegerProblem result;
+  const WholeWeights weights = budget_weights(problem);
+  result.unit = weights.unit;
+  result.exact_weights = weights.exact;
   long double offset_magnitude = 0;
   for (std::size_t i = 0, k = 0; i < problem.num_sites(); ++i) {
     const double lowest = *std::min_element(problem.score[i].begin(), problem.score[i].end());
@@ -179,16 +136,12 @@ IntegerProblem to_integers(const Problem& problem) {
     offset_magnitude += std::fabs(lowest);
     std::vector<Item> items;
     for (std::size_t j = 0; j < problem.bits[i].size(); ++j, ++k) {
-      items.push_back({static_cast<int>(j), (*weights)[k], problem.score[i][j] - lowest});
+      items.push_back({static_cast<int>(j), weights.values[k], problem.score[i][j] - lowest});
     }
     result.all.push_back(std::move(items));
   }
   result.score_noise = static_cast<double>(offset_magnitude * 0x1p-51L);
-  shrink_weights(&result);
-  for (const auto& items : result.all) {
-    result.efficient.push_back(without_dominated(items));
-    result.max_weight += result.efficient.back().back().weight;
-  }
+  finish(&result);
   return result;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "solver/problem.h"
+#include "solver/whole_numbers.h"
 
 namespace bitalloc {
 
@@ -38,6 +39,13 @@ struct IntegerProblem {
 // `problem` must be valid. Never fails: bits that are no fraction of a denominator up to 10^6 (to
 // 1e-15 relative) are rounded, see exact_weights.
 IntegerProblem to_integers(const Problem& problem);
+
+// width·bits in whole numbers, [site·candidate] flat.
+WholeWeights budget_weights(const Problem& problem);
+
+// From `all` (weights in `unit`s, scores), everything that follows from it: weights above the
+// lightest over their common divisor, `base`, `efficient`, `max_weight`. No site may be empty.
+void finish(IntegerProblem* problem);
 
 // A budget counts as met up to this relative excess, so that an attainable value that went through
 // a decimal text (5.375, 5.326388888888889) is attained.

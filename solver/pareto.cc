@@ -131,17 +131,30 @@ std::optional<ParetoTable> ParetoTable::build(const Sites& sites, std::int64_t c
                                               const ParetoLimits& limits) {
   ParetoTable table;
   table.suffixes_.resize(sites.size() + 1);
-  table.suffixes_.back() = {{0, 0.0}};
+  table.tables_.push_back({{0, 0.0}});
   const std::vector<Filter> filters = make_filters(sites.size(), capacity, window);
   std::size_t total = 1;
   for (std::size_t i = sites.size(); i-- > 0;) {
-    const std::size_t coming = table.suffixes_[i + 1].size() * sites[i].size();
-    if (total + coming > limits.max_points || std::chrono::steady_clock::now() > limits.deadline) {
+    const Suffix& rest = table.suffixes_[i + 1];
+    std::vector<Item> items = sites[i];
+    for (Item& item : items) {
+      item.weight += rest.weight;
+      item.score += rest.score;
+    }
+    // The first site always gets a table, the one that points() shows.
+    if (i > 0 && items.size() == 1) {
+      table.suffixes_[i] = {rest.table, items[0].weight, items[0].score};
+      continue;
+    }
+    const std::size_t coming = table.tables_.back().size() * items.size();
+    if (total + coming > limits.max_points || limits.stop.stop_requested() ||
+        std::chrono::steady_clock::now() > limits.deadline) {
       return std::nullopt;
     }
-    table.suffixes_[i] = merge(table.suffixes_[i + 1], sites[i], filters[i]);
-    total += table.suffixes_[i].size();
-    if (table.suffixes_[i].size() > limits.max_suffix_points) {
+    table.tables_.push_back(merge(table.tables_.back(), items, filters[i]));
+    table.suffixes_[i].table = table.tables_.size() - 1;
+    total += table.tables_.back().size();
+    if (table.tables_.back().size() > limits.max_suffix_points) {
       return std::nullopt;
     }
   }
@@ -152,14 +165,16 @@ std::vector<int> ParetoTable::smallest_choice(const std::vector<std::vector<Item
                                               std::int64_t weight, double score) const {
   // Sums taken from the first site on round differently from those of the table: every step allows
   // a little more than the one before, so that the walk cannot lose the point it started from.
-  const double slack = 4 * score * kUlp;
+  const double slack = 8 * score * kUlp;
   double score_left = score;
   std::vector<int> choice;
   for (std::size_t i = 0; i < all.size(); ++i) {
     score_left += slack;
+    const Suffix& rest = suffixes_[i + 1];
     bool found = false;
     for (const Item& item : all[i]) {
-      if (completes(suffixes_[i + 1], weight - item.weight, score_left - item.score)) {
+      if (completes(tables_[rest.table], weight - item.weight - rest.weight,
+                    score_left - item.score - rest.score)) {
         choice.push_back(item.candidate);
         weight -= item.weight;
         score_left -= item.score;

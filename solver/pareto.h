@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
 #include "solver/relaxation.h"
@@ -27,8 +28,9 @@ struct ParetoPoint {
 struct ParetoLimits {
   std::size_t max_points = 8'000'000;        // of all suffixes together (16 bytes each)
   std::size_t max_suffix_points = SIZE_MAX;  // of any one suffix
-  // Looked at between sites: a table may be late by the merge of one site.
+  // Both looked at between sites: a table may be late by the merge of one site.
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  std::stop_token stop = {};
 };
 
 // What may be dropped: sums that no assignment of weight ≤ capacity and score ≤ limit contains.
@@ -44,7 +46,7 @@ class ParetoTable {
                                           const ParetoWindow* window, const ParetoLimits& limits);
 
   // All sites' sums; empty when the window holds no assignment.
-  const std::vector<ParetoPoint>& points() const { return suffixes_.front(); }
+  const std::vector<ParetoPoint>& points() const { return tables_.back(); }
 
   // The lexicographically smallest choice (candidates, by site) over `all` candidates with weight ≤
   // `weight` and score ≤ `score`. REQUIRES: some point of points() is within both.
@@ -52,7 +54,14 @@ class ParetoTable {
                                    double score) const;
 
  private:
-  std::vector<std::vector<ParetoPoint>> suffixes_;  // [site + 1]; the last is the empty sum
+  // A site of one item shifts the sums of the sites behind it; only others get a table.
+  struct Suffix {
+    std::size_t table = 0;
+    std::int64_t weight = 0;
+    double score = 0;
+  };
+  std::vector<std::vector<ParetoPoint>> tables_;
+  std::vector<Suffix> suffixes_;  // [site + 1]; the last is the empty sum
 };
 
 }  // namespace bitalloc

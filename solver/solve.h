@@ -1,8 +1,8 @@
-// The exact solve: the best assignment within a budget of effective bits, with its proof.
+// The exact solve: the best assignment within a budget of effective bits, or within constraints of
+// any kind, with its proof.
 //
-// Method: whole-number weights (integer_problem.h), linear bound and reduced-cost fixing
-// (relaxation.h), a windowed dynamic program that finds the optimum exactly (pareto.h), and CBC on
-// the core that is left (core.h, cbc.h), whose answer is re-evaluated here and never taken on
+// Method: one row is solved exactly by single_row.h, several by multi_row.h; CBC decides what
+// outgrows them. Every answer is re-evaluated from the caller's numbers, CBC's never taken on
 // trust.
 //
 // Ties: sums of scores within 1e-12 (of the nats above the free optimum, plus the rounding of the
@@ -10,35 +10,33 @@
 // then the lexicographically smallest choice (first site first, lowest candidate first). The result
 // is a function of the problem and the budget alone, whatever CBC found first. (Only where the
 // dynamic program outgrows its limits does CBC decide, to 1e-9 of the gap of the relaxation, and
-// choose.)
+// choose. Constraints that come down to one row keep this rule, over merged sites in the order of
+// their first members; several rows leave out "fewest bits", and where one of them alone decides,
+// the ties are that row's.)
 #pragma once
 
+#include <stop_token>
 #include <vector>
 
 #include "common/status.h"
+#include "solver/constraints.h"
 #include "solver/problem.h"
+#include "solver/verdict.h"
 
 namespace bitalloc {
 
 struct SolveOptions {
   // Wall clock; what is not proven by then is returned as such.
   double time_limit_seconds = 10;
-  // At most so much of it for CBC to prove again what the dynamic program has proven; 0: not at
-  // all.
-  double cbc_check_seconds = 0.02;
-  // Sums that the dynamic program may hold (16 bytes each) before CBC alone decides.
+  // At most so much of it for CBC to prove again, before solve() returns, what the dynamic program
+  // has proven; 0: not at all. reprover.h does that afterwards, off the caller's path.
+  double cbc_check_seconds = 0;
+  // Sums that the dynamic program may hold (16 bytes each, more with several rows) before CBC alone
+  // decides.
   std::size_t max_points = 8'000'000;
+  // request_stop() makes solve() return kCancelled soon: for a newer budget.
+  std::stop_token stop = {};
 };
-
-// What CBC said about the answer.
-enum class CbcVerdict {
-  kAgreed,       // optimal, with the same objective
-  kNothingLeft,  // not asked: the bound had decided every site
-  kStopped,      // ran out of its time before it could say
-  kDisagreed,    // claimed something else; logged, and the better certified answer returned
-  kNotAsked,     // switched off by the options
-};
-const char* cbc_verdict_name(CbcVerdict verdict);
 
 struct Solution {
   std::vector<int> choice;    // [site] candidate
@@ -53,8 +51,15 @@ struct Solution {
 };
 
 // Thread-safe. kInvalidArgument: see validate(), or a budget or option that is no number.
-// kInfeasible (field "budget"): the message gives the reachable range.
+// kInfeasible (field "budget"): the message gives the reachable range. kCancelled: see
+// SolveOptions::stop.
 Result<Solution> solve(const Problem& problem, double effective_bits_budget,
+                       const SolveOptions& options = {});
+
+// The same within constraints. kInfeasible: the message and `field` (names, joined by ", ") give a
+// smallest set of constraints that conflict, see conflict.h. kResourceExhausted: neither an
+// assignment nor a proof that there is none within the time limit.
+Result<Solution> solve(const Problem& problem, const Constraints& constraints,
                        const SolveOptions& options = {});
 
 }  // namespace bitalloc

@@ -25,7 +25,7 @@ bool same_objective(const Problem& problem, double a, double b) {
 
 void expect_matches_enumeration(const Problem& problem, double budget, const std::string& replay) {
   const test::Best best = test::enumerate(problem, budget);
-  const auto solution = solve(problem, budget);
+  const auto solution = solve(problem, budget, {.cbc_check_seconds = 0.02});
   if (!best.feasible) {
     ASSERT_FALSE(solution.ok()) << replay;
     EXPECT_EQ(solution.error().code, ErrorCode::kInfeasible) << replay;
@@ -81,7 +81,7 @@ TEST(Solve, MatchesACapacityProgramOnLargerProblemsWithUnequalWidths) {
     test::Shape shape{36, 4, seed % 2 == 0 ? 1e-6 : 1.0, seed % 3 == 0, false};
     const Problem problem = test::random_problem(shape, &random);
     const double budget = test::random_budget(problem, &random);
-    const auto solution = solve(problem, budget);
+    const auto solution = solve(problem, budget, {.cbc_check_seconds = 0.02});
     ASSERT_TRUE(solution.ok()) << "seed " << seed << " " << solution.error().message;
     const double expected = test::capacity_program(problem, budget);
     EXPECT_TRUE(solution->proven_optimal) << "seed " << seed;
