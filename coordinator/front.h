@@ -24,6 +24,7 @@
 #include "coordinator/store.h"
 #include "coordinator/submission.h"
 #include "coordinator/zap_handler.h"
+#include "solver/reprover.h"
 
 namespace bitalloc {
 
@@ -149,6 +150,7 @@ class Front : public RequestPort {
   bool stopped_ = false;
   // Last, so that their threads end first.
   Background checker_;
+  Reprover reprover_;  // of what solver_ answers
   Background solver_;
 };
 

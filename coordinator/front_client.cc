@@ -284,11 +284,12 @@ Status Front::on_rebudget(const wire::Message& message, const std::string& peer)
   if (budgets.empty() || budgets.size() > kMaxBudgets) {
     return invalid_argument(fmt::format("ask for 1 to {} budgets", kMaxBudgets), "budgets");
   }
-  return solve_later(message, peer, [budgets, pins](const Checkpoint& c) -> Result<Json> {
+  return solve_later(message, peer, [this, budgets, pins](const Checkpoint& c) -> Result<Json> {
     Json assignments = Json::array();
     for (const double bits : budgets) {
       BA_ASSIGN_OR_RETURN(Json assignment,
-                          allocate(c.id, c.spec, c.fingerprint, c.table, bits, pins, false));
+                          allocate(c.id, c.spec, c.fingerprint, c.table, bits, pins, false,
+                                   /*partial=*/false, &reprover_));
       assignments.push_back(std::move(assignment));
     }
     return Json{{"assignments", std::move(assignments)}};
@@ -309,9 +310,9 @@ Status Front::on_assignment(const wire::Message& message, const std::string& pee
     return invalid_argument(fmt::format("search '{}' was submitted without a budget", search->id),
                             "effective_bits", "name one: --bits B");
   }
-  return solve_later(message, peer, [=](const Checkpoint& c) -> Result<Json> {
+  return solve_later(message, peer, [=, this](const Checkpoint& c) -> Result<Json> {
     BA_ASSIGN_OR_RETURN(Json assignment, allocate(c.id, c.spec, c.fingerprint, c.table, bits, pins,
-                                                  scores, partial));
+                                                  scores, partial, &reprover_));
     return Json{{"assignment", std::move(assignment)}};
   });
 }

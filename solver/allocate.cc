@@ -227,11 +227,16 @@ Json score_json(const Score& score) {
 
 Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Fingerprint& fingerprint,
                       const ScoreTable& table, double effective_bits, const Pins& pins,
-                      bool with_scores, bool partial) {
+                      bool with_scores, bool partial, Reprover* reprover) {
   BA_RETURN_IF_ERROR(check_complete(id, spec, table, partial));
   BA_ASSIGN_OR_RETURN(const Choices choices, make_choices(spec, table, pins));
-  BA_ASSIGN_OR_RETURN(const Solution solution,
-                      solve(make_problem(spec, choices, table.complete()), effective_bits));
+  Problem problem = make_problem(spec, choices, table.complete());
+  BA_ASSIGN_OR_RETURN(const Solution solution, solve(problem, effective_bits));
+  if (reprover != nullptr) {
+    Constraints budget;
+    budget.effective_bits = effective_bits;
+    reprover->submit(std::move(problem), std::move(budget), solution);
+  }
   Json sites = Json::array();
   for (size_t site = 0; site < choices.size(); ++site) {
     Json row =

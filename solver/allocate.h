@@ -2,7 +2,7 @@
 // answer as the JSON of the manual. Needs no service: the command line calls it on checkpoint
 // files, the coordinator on what it holds.
 //
-// Pure functions; thread-safe (the solver inside queues its CBC runs).
+// Thread-safe.
 #pragma once
 
 #include <map>
@@ -13,6 +13,7 @@
 #include "common/json.h"
 #include "common/score_table.h"
 #include "common/search_spec.h"
+#include "solver/reprover.h"
 
 namespace bitalloc {
 
@@ -36,10 +37,11 @@ BitsRange reachable_bits(const SearchSpec& spec);
 // "kl_nats_per_token", "standard_error"}}.
 // Errors: kUnavailable while the search is not complete, unless `partial` is set and every site has
 // a score (the answer then has "partial": true); kInfeasible with the reachable range;
-// kInvalidArgument for a validation, an unknown pin or a budget that is no number.
+// kInvalidArgument for a validation, an unknown pin or a budget that is no number. With a
+// `reprover`, CBC proves the answer again afterwards.
 Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Fingerprint& fingerprint,
                       const ScoreTable& table, double effective_bits, const Pins& pins,
-                      bool with_scores, bool partial = false);
+                      bool with_scores, bool partial = false, Reprover* reprover = nullptr);
 
 // The best assignment of every budget, by growing bits:
 // [{"effective_bits", "objective_kl_nats", "assignment": {site: candidate}}…].

@@ -194,6 +194,9 @@ Result<CbcVerdict> run_core(Search* search) {
       {limit - search->relaxation.lower_bound, 100 * (limit - search->upper_bound), kSmallestGap});
   const Core core = make_core(sites, search->capacity, search->relaxation, gap);
   if (core.program.cost.empty()) {
+    // One assignment is left that could be as good: the one at hand.
+    search->lower_bound = search->proven ? search->lower_bound : search->upper_bound;
+    search->proven = true;
     return CbcVerdict::kNothingLeft;
   }
   CbcLimits limits;

@@ -2,53 +2,23 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
-#include <nlohmann/json.hpp>
+
+#include "solver/instance.h"
+#include "solver/json_numbers.h"
 
 namespace bitalloc {
 namespace {
 
-using nlohmann::json;
-
-Result<double> to_number(const json& value, const std::string& field) {
-  if (!value.is_number()) {
-    return invalid_argument(fmt::format("{} is {}, not a number", field, value.type_name()), field);
-  }
-  return value.get<double>();
-}
-
-Result<std::vector<double>> to_numbers(const json& value, const std::string& field) {
-  if (!value.is_array()) {
-    return invalid_argument(fmt::format("{} is {}, not a list", field, value.type_name()), field);
-  }
-  std::vector<double> numbers;
-  for (std::size_t k = 0; k < value.size(); ++k) {
-    BA_ASSIGN_OR_RETURN(const double number, to_number(value[k], fmt::format("{}[{}]", field, k)));
-    numbers.push_back(number);
-  }
-  return numbers;
-}
-
-Result<std::vector<std::vector<double>>> to_rows(const json& value, const std::string& field) {
-  if (!value.is_array()) {
-    return invalid_argument(fmt::format("{} is {}, not a list", field, value.type_name()), field);
-  }
-  std::vector<std::vector<double>> rows;
-  for (std::size_t i = 0; i < value.size(); ++i) {
-    BA_ASSIGN_OR_RETURN(auto row, to_numbers(value[i], fmt::format("{}[{}]", field, i)));
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
-
-Result<json> parse_object(std::string_view text) {
+Result<Json> parse_object(std::string_view text) {
   try {
-    json document = json::parse(text);
+    Json document = Json::parse(text);
     if (!document.is_object()) {
       return invalid_argument(
           fmt::format("an instance is a JSON object, this is {}", document.type_name()));
     }
-    for (const char* key : {"bits", "width", "score", "budgets"}) {
+    for (const char* key : {"bits", "width", "score"}) {
       if (!document.contains(key)) {
         return invalid_argument(fmt::format("the key \"{}\" is missing", key), key);
       }
@@ -59,26 +29,55 @@ Result<json> parse_object(std::string_view text) {
   }
 }
 
+bool has_constraints(const Constraints& constraints) {
+  return !constraint_names(constraints).empty();
+}
+
+Result<Solution> solve_one(const SolveFile& file, std::size_t k, const SolveOptions& options) {
+  if (!has_constraints(file.constraints)) {
+    return solve(file.problem, file.budgets[k], options);
+  }
+  return solve(file.problem, constraints_of(file, k), options);
+}
+
 }  // namespace
 
+Constraints constraints_of(const SolveFile& file, std::size_t k) {
+  Constraints constraints = file.constraints;
+  if (!file.budgets.empty()) {
+    constraints.effective_bits = file.budgets[k];
+  }
+  return constraints;
+}
+
 Result<SolveFile> parse_solve_file(std::string_view text) {
-  BA_ASSIGN_OR_RETURN(const json document, parse_object(text));
+  BA_ASSIGN_OR_RETURN(const Json document, parse_object(text));
   SolveFile file;
-  BA_ASSIGN_OR_RETURN(file.problem.bits, to_rows(document["bits"], "bits"));
-  BA_ASSIGN_OR_RETURN(file.problem.score, to_rows(document["score"], "score"));
+  BA_ASSIGN_OR_RETURN(file.problem.bits, to_table(document["bits"], "bits"));
+  BA_ASSIGN_OR_RETURN(file.problem.score, to_table(document["score"], "score"));
   BA_ASSIGN_OR_RETURN(file.problem.width, to_numbers(document["width"], "width"));
-  BA_ASSIGN_OR_RETURN(file.budgets, to_numbers(document["budgets"], "budgets"));
+  if (document.contains("budgets")) {
+    BA_ASSIGN_OR_RETURN(file.budgets, to_numbers(document["budgets"], "budgets"));
+  }
   BA_RETURN_IF_ERROR(validate(file.problem));
-  if (file.budgets.empty()) {
+  BA_ASSIGN_OR_RETURN(file.constraints, constraints_from_json(document, file.problem));
+  if (document.contains("budgets") && file.budgets.empty()) {
     return invalid_argument("budgets is empty: name at least one", "budgets");
+  }
+  if (file.budgets.empty() && !has_constraints(file.constraints)) {
+    return invalid_argument("there are neither \"budgets\" nor constraints", "budgets");
   }
   return file;
 }
 
 Result<std::vector<Solution>> solve_budgets(const SolveFile& file, const SolveOptions& options) {
   std::vector<Solution> solutions;
+  if (file.budgets.empty()) {
+    BA_ASSIGN_OR_RETURN(Solution solution, solve_one(file, 0, options));
+    solutions.push_back(std::move(solution));
+  }
   for (std::size_t k = 0; k < file.budgets.size(); ++k) {
-    auto solution = solve(file.problem, file.budgets[k], options);
+    auto solution = solve_one(file, k, options);
     if (!solution.ok()) {
       Error error = std::move(solution).error();
       if (error.field == "budget") {
@@ -92,11 +91,12 @@ Result<std::vector<Solution>> solve_budgets(const SolveFile& file, const SolveOp
 }
 
 std::string solutions_to_json(const SolveFile& file, const std::vector<Solution>& solutions) {
-  BA_CHECK(solutions.size() == file.budgets.size(), "one solution a budget");
-  json list = json::array();
+  BA_CHECK(solutions.size() == std::max<std::size_t>(file.budgets.size(), 1),
+           "one solution a budget");
+  Json list = Json::array();
   for (std::size_t k = 0; k < solutions.size(); ++k) {
     const Solution& solution = solutions[k];
-    list.push_back({{"budget", file.budgets[k]},
+    list.push_back({{"budget", file.budgets.empty() ? Json() : Json(file.budgets[k])},
                     {"objective", solution.objective},
                     {"effective_bits", solution.effective_bits},
                     {"choice", solution.choice},

@@ -1,6 +1,7 @@
 // The JSON of `bitalloc solve FILE.json`:
 //   {"bits": [[…]], "width": […], "score": [[…]], "budgets": […]}   (see problem.h for the shapes)
-// and of its answer, one object a budget:
+// with constraints beside them (see instance.h for their keys); then "budgets" may be left out.
+// And of its answer, one object a budget ("budget" null where there is none):
 //   {"budget", "objective", "effective_bits", "choice": […], "proven_optimal", "gap",
 //   "lower_bound",
 //    "cbc", "solve_ms"}
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "solver/constraints.h"
 #include "solver/problem.h"
 #include "solver/solve.h"
 
@@ -19,15 +21,20 @@ namespace bitalloc {
 
 struct SolveFile {
   Problem problem;
-  std::vector<double> budgets;  // effective bits
+  std::vector<double> budgets;  // effective bits; empty: only the constraints
+  Constraints constraints;      // of every budget
 };
 
-// kInvalidArgument: no JSON, a missing or mistyped key, an invalid problem, no budgets; `field`
-// names the entry ("score[3][1]", "budgets[0]").
+// kInvalidArgument: no JSON, a missing or mistyped key, an invalid problem, neither budgets nor
+// constraints; `field` names the entry ("score[3][1]", "budgets[0]").
 Result<SolveFile> parse_solve_file(std::string_view text);
 
-// One solution a budget, in order. The first budget that cannot be met fails the whole call
-// (kInfeasible, field "budgets[k]"): a list with holes would be taken for answers.
+// The constraints under budgets[k] (under none when there are no budgets).
+Constraints constraints_of(const SolveFile& file, std::size_t k);
+
+// One solution a budget, in order (one without budgets). The first budget that cannot be met fails
+// the whole call (kInfeasible; field "budgets[k]", or the names of constraints that conflict): a
+// list with holes would be taken for answers.
 Result<std::vector<Solution>> solve_budgets(const SolveFile& file,
                                             const SolveOptions& options = {});
 
