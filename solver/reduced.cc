@@ -32,10 +32,9 @@ class Merger {
                   [&](const Option& option) { return !keeps(option.candidate[at.member]); });
   }
 
-  // Joins two sites over the pairs of candidates that are `allowed`. False, and nothing done, when
-  // that would be more than `limit` joint options.
+  // Joins two sites over the pairs of candidates that are `allowed`.
   template <typename Allowed>
-  bool join(int first, int second, std::size_t limit, const Allowed& allowed) {
+  void join(int first, int second, const Allowed& allowed) {
     const Place a = place(first);
     const Place b = place(second);
     ReducedSite& into = sites_[a.site];
@@ -43,12 +42,9 @@ class Merger {
       std::erase_if(into.options, [&](const Option& option) {
         return !allowed(option.candidate[a.member], option.candidate[b.member]);
       });
-      return true;
+      return;
     }
     ReducedSite& from = sites_[b.site];
-    if (into.options.size() * from.options.size() > limit) {
-      return false;
-    }
     ReducedSite joint;
     joint.members = into.members;
     joint.members.insert(joint.members.end(), from.members.begin(), from.members.end());
@@ -66,8 +62,11 @@ class Merger {
     }
     from = {};
     into = std::move(joint);
-    return true;
   }
+
+  // The place in sites_ that a site has gone to, and how many options it has there.
+  int index(int site) const { return site_of_[site]; }
+  std::size_t num_options(int index) const { return sites_[index].options.size(); }
 
   // The merged sites by first member, members and options in growing order.
   std::vector<ReducedSite> take() {
@@ -124,6 +123,33 @@ bool is_allowed(const PairRule& pair, int first, int second) {
          pair.allowed.end();
 }
 
+// Which pairs to merge: those whose sites, with all that other pairs link to them, have few enough
+// joint options.
+std::vector<bool> small_components(const Merger& merger, const std::vector<PairRule>& pairs) {
+  std::map<int, int> parent;  // merged site → another one of its component; itself: the root
+  const auto root = [&](int site) {
+    int at = parent.emplace(site, site).first->second;
+    while (parent[at] != at) {
+      at = parent[at];
+    }
+    return at;
+  };
+  for (const PairRule& pair : pairs) {
+    const int first = root(merger.index(pair.first));
+    parent[root(merger.index(pair.second))] = first;
+  }
+  std::map<int, std::size_t> joint;  // root → joint options, or more than enough
+  for (const auto& [site, unused] : parent) {
+    std::size_t& count = joint.emplace(root(site), 1).first->second;
+    count = std::min(count * merger.num_options(site), kMaxJointOptions + 1);
+  }
+  std::vector<bool> merges;
+  for (const PairRule& pair : pairs) {
+    merges.push_back(joint[root(merger.index(pair.first))] <= kMaxJointOptions);
+  }
+  return merges;
+}
+
 // The merged sites, and in `left` the pairs that were too large to merge.
 std::vector<ReducedSite> merge_sites(const Problem& problem, const Constraints& constraints,
                                      std::vector<const PairRule*>* left) {
@@ -136,12 +162,16 @@ std::vector<ReducedSite> merge_sites(const Problem& problem, const Constraints& 
   }
   for (const Group& group : constraints.groups) {
     for (const int site : group.sites) {
-      merger.join(group.sites.front(), site, SIZE_MAX, std::equal_to<int>());
+      merger.join(group.sites.front(), site, std::equal_to<int>());
     }
   }
-  for (const PairRule& pair : constraints.pairs) {
-    const auto allowed = [&](int first, int second) { return is_allowed(pair, first, second); };
-    if (!merger.join(pair.first, pair.second, kMaxJointOptions, allowed)) {
+  const std::vector<bool> merges = small_components(merger, constraints.pairs);
+  for (std::size_t k = 0; k < merges.size(); ++k) {
+    const PairRule& pair = constraints.pairs[k];
+    if (merges[k]) {
+      merger.join(pair.first, pair.second,
+                  [&](int first, int second) { return is_allowed(pair, first, second); });
+    } else {
       left->push_back(&pair);
     }
   }

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <set>
 
-#include "solver/conflict.h"
 #include "solver/instance.h"
 #include "solver/solve.h"
 #include "solver/solve_file.h"
@@ -16,9 +15,7 @@
 namespace bitalloc {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::UnorderedElementsAre;
 
 using Random = std::mt19937_64;
 
@@ -317,6 +314,196 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Constrained,
                                            Kinds{"zero", 2, false, false, true, true, 0},
                                            Kinds{"equal", 2, false, true, true, false, 0.1, true}),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// An independent dynamic program, [changes][quarter-bit·64 elements]: the lowest score within a
+// budget and a number of changes from a deployed assignment.
+double change_program(const Problem& problem, double budget, const ChangeLimit& changes) {
+  long double width = 0;
+  for (const double w : problem.width) width += w;
+  const auto capacity =
+      static_cast<std::size_t>(std::floor(budget * 4 * width * (1 + 1e-10L) / 64));
+  using Cells = std::vector<std::vector<long double>>;
+  const Cells none(changes.limit + 1, std::vector<long double>(capacity + 1, INFINITY));
+  Cells best = none;
+  for (auto& row : best) std::fill(row.begin(), row.end(), 0);
+  for (std::size_t i = 0; i < problem.num_sites(); ++i) {
+    Cells next = none;
+    for (int j = 0; j < static_cast<int>(problem.bits[i].size()); ++j) {
+      const auto weight =
+          static_cast<std::size_t>(std::llround(problem.bits[i][j] * 4 * problem.width[i] / 64));
+      const int changed = changes.deployed[i] != -1 && changes.deployed[i] != j ? 1 : 0;
+      for (int n = changed; n <= changes.limit; ++n) {
+        for (std::size_t c = weight; c <= capacity; ++c) {
+          next[n][c] = std::min(next[n][c], best[n - changed][c - weight] + problem.score[i][j]);
+        }
+      }
+    }
+    best = std::move(next);
+  }
+  return static_cast<double>(best.back().back());
+}
+
+TEST(SolveConstrained, MatchesAProgramOverCapacitiesAndChanges) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    Random random(seed);
+    const Problem problem =
+        test::random_problem({24, 4, seed % 2 == 0 ? 1e-9 : 1.0, seed % 3 == 0, false}, &random);
+    Constraints constraints;
+    constraints.changes =
+        ChangeLimit{"", static_cast<int>(random() % 12), any_choice(problem, &random)};
+    // Enough for the deployed assignment, or a little less: then changes must save bits.
+    constraints.effective_bits = effective_bits_of(problem, constraints.changes->deployed) *
+                                 (random() % 3 == 0 ? 0.97 : 1.02);
+    const double expected =
+        change_program(problem, *constraints.effective_bits, *constraints.changes);
+    const auto solution = solve(problem, constraints);
+    ASSERT_EQ(solution.ok(), std::isfinite(expected)) << "seed " << seed;
+    if (!solution.ok()) continue;
+    EXPECT_TRUE(solution->proven_optimal) << "seed " << seed;
+    EXPECT_TRUE(obeys(problem, constraints, solution->choice)) << "seed " << seed;
+    const double magnitude = std::fabs(expected) + 24 * (seed % 2 == 0 ? 1e-9 : 1.0);
+    EXPECT_NEAR(solution->objective, expected, 1e-11 * magnitude) << "seed " << seed;
+  }
+}
+
+TEST(SolveConstrained, EveryScaleOfScoresGivesTheSameChoice) {
+  const Kinds kinds{"everything", 2, true, true, true, true};
+  int solved = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    Random random(seed);
+    const Problem problem = test::random_problem({8, 4, 1, seed % 2 == 0, false}, &random);
+    const Constraints constraints = random_constraints(problem, kinds, &random);
+    const auto expected = solve(problem, constraints);
+    for (const double scale : {1e-12, 1e-6, 0.1, 1e6}) {
+      Problem scaled = problem;
+      for (auto& row : scaled.score) {
+        for (double& score : row) score *= scale;
+      }
+      const auto solution = solve(scaled, constraints);
+      ASSERT_EQ(solution.ok(), expected.ok()) << "seed " << seed << " scale " << scale;
+      if (!solution.ok()) continue;
+      EXPECT_EQ(solution->choice, expected->choice) << "seed " << seed << " scale " << scale;
+      ++solved;
+    }
+  }
+  EXPECT_GT(solved, 300);
+}
+
+// Constraints that come down to one row keep solve()'s rule of ties.
+TEST(SolveConstrained, ABudgetAsAConstraintIsTheBudget) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    Random random(seed);
+    const Problem problem = test::random_problem({12, 4, 1, seed % 2 == 0, false}, &random);
+    Constraints constraints;
+    constraints.effective_bits = test::random_budget(problem, &random);
+    const auto expected = solve(problem, *constraints.effective_bits);
+    const auto solution = solve(problem, constraints);
+    ASSERT_EQ(solution.ok(), expected.ok()) << "seed " << seed;
+    if (!expected.ok()) continue;
+    EXPECT_EQ(solution->choice, expected->choice) << "seed " << seed;
+  }
+}
+
+// 24 sites in a chain of K ≥ V rules: more joint options than merging allows, so CBC has clauses to
+// keep. Each rule says: not more candidates up than one step from site to site.
+TEST(SolveConstrained, AChainOfPairsIsKept) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Random random(seed);
+    const Problem problem = test::random_problem({24, 4, 1, false, true}, &random);
+    Constraints constraints;
+    for (int i = 0; i + 1 < 24; ++i) {
+      PairRule pair{"", i, i + 1, {}};
+      for (int j = 0; j < 4; ++j) {
+        for (int k = 0; k <= std::min(j + 1, 3); ++k) pair.allowed.emplace_back(j, k);
+      }
+      constraints.pairs.push_back(pair);
+    }
+    const auto solution = solve(problem, constraints);
+    ASSERT_TRUE(solution.ok()) << solution.error().message;
+    EXPECT_TRUE(solution->proven_optimal);
+    EXPECT_TRUE(obeys(problem, constraints, solution->choice));
+    // The independent answer: a program over sites and candidates.
+    std::vector<long double> best(problem.score[0].begin(), problem.score[0].end());
+    for (int i = 1; i < 24; ++i) {
+      std::vector<long double> next(4, INFINITY);
+      for (int j = 0; j < 4; ++j) {
+        for (int k = 0; k <= std::min(j + 1, 3); ++k) {
+          next[k] = std::min(next[k], best[j] + problem.score[i][k]);
+        }
+      }
+      best = next;
+    }
+    EXPECT_NEAR(solution->objective,
+                static_cast<double>(*std::min_element(best.begin(), best.end())), 1e-8)
+        << "seed " << seed;
+  }
+}
+
+struct BadConstraint {
+  const char* text;  // beside a problem of two sites with two candidates
+  const char* field;
+};
+
+class BadConstraints : public ::testing::TestWithParam<BadConstraint> {};
+
+TEST_P(BadConstraints, AreRefusedByName) {
+  const std::string head =
+      R"({"bits": [[4, 8], [4, 8]], "width": [1, 1], "score": [[1, 0], [1, 0]],)";
+  const auto file = parse_solve_file(head + GetParam().text + "}");
+  ASSERT_FALSE(file.ok());
+  EXPECT_EQ(file.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(file.error().field, GetParam().field) << file.error().message;
+  EXPECT_THAT(file.error().message, HasSubstr(GetParam().field));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Inputs, BadConstraints,
+    ::testing::Values(
+        BadConstraint{R"("rows": 5)", "rows"}, BadConstraint{R"("rows": [5])", "rows[0]"},
+        BadConstraint{R"("rows": [{"upper": 1}])", "rows[0].coefficient"},
+        BadConstraint{R"("rows": [{"coefficient": [[1, 2]], "upper": 1}])", "rows[0].coefficient"},
+        BadConstraint{R"("rows": [{"coefficient": [[1, 2], [3]], "upper": 1}])",
+                      "rows[0].coefficient[1]"},
+        BadConstraint{R"("rows": [{"coefficient": [[1, 2], [3, null]], "upper": 1}])",
+                      "rows[0].coefficient[1][1]"},
+        BadConstraint{R"("rows": [{"coefficient": [[1, 2], [3, 1e300]], "upper": 1}])",
+                      "rows[0].coefficient[1][1]"},
+        BadConstraint{R"("rows": [{"coefficient": [[1, 2], [3, 4]]}])", "rows[0]"},
+        BadConstraint{R"("rows": [{"coefficient": [[1, 2], [3, 4]], "upper": "x"}])",
+                      "rows[0].upper"},
+        BadConstraint{R"("pins": [{"site": 2, "candidate": 0}])", "pins[0].site"},
+        BadConstraint{R"("pins": [{"site": 0, "candidate": -1}])", "pins[0].candidate"},
+        BadConstraint{R"("pins": [{"site": 0.5, "candidate": 0}])", "pins[0].site"},
+        BadConstraint{R"("exclude": [{"site": 0}])", "exclude[0].candidate"},
+        BadConstraint{R"("groups": [{"sites": []}])", "groups[0].sites"},
+        BadConstraint{R"("groups": [{"sites": [0, 7]}])", "groups[0].sites[1]"},
+        BadConstraint{R"("pairs": [{"sites": [0, 0], "allowed": []}])", "pairs[0].sites"},
+        BadConstraint{R"("pairs": [{"sites": [0, 1], "allowed": [[0, 2]]}])",
+                      "pairs[0].allowed[0][1]"},
+        BadConstraint{R"("pairs": [{"sites": [0, 1], "allowed": [[0]]}])", "pairs[0].allowed[0]"},
+        BadConstraint{R"("max_distinct": 1)", "labels"},
+        BadConstraint{R"("max_distinct": 0, "labels": [["a", "b"], ["a", "b"]])", "max_distinct"},
+        BadConstraint{R"("max_distinct": 1, "labels": [["a", 3], ["a", "b"]])", "labels[0][1]"},
+        BadConstraint{R"("deployed": [0, 0])", "max_changes"},
+        BadConstraint{R"("max_changes": -1, "deployed": [0, 0])", "max_changes"},
+        BadConstraint{R"("max_changes": 1, "deployed": [0, 2])", "deployed[1]"}));
+
+// What is logged of a disagreement can be solved again: out as JSON and in again, the same answer.
+TEST(SolveConstrained, AnInstanceSurvivesItsJson) {
+  const Kinds kinds{"everything", 2, true, true, true, true};
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    Random random(seed);
+    const Problem problem = test::random_problem({5, 4, 1, false, false}, &random);
+    const Constraints constraints = random_constraints(problem, kinds, &random);
+    const auto file = parse_solve_file(instance_to_json(problem, constraints));
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    const auto expected = solve(problem, constraints);
+    const auto solutions = solve_budgets(*file);
+    ASSERT_EQ(solutions.ok(), expected.ok());
+    if (!expected.ok()) continue;
+    EXPECT_EQ(solutions->at(0).choice, expected->choice);
+  }
+}
 
 }  // namespace
 }  // namespace bitalloc
