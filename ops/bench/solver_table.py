@@ -12,7 +12,7 @@ def load(folder, size, kind):
     base = pathlib.Path(folder)
     ours, first, rivals = (json.loads((base / f"{size}.{kind}.{part}").read_text())
                            for part in ("ours", "first", "rivals"))
-    row = {"size": size, "kind": kind, "solves": ours["solves"], "proven": ours["proven"],
+    row = {"size": size, "kind": kind, "solves": ours["solves"], "proven": ours["proven"], "gap": ours["gap"],
            **{f"{q}_ms": ours["solve_ms"][q] for q in ("p50", "p99", "max")}, "rivals": {}}
     plain = ours["plain_cbc"]
     row["rivals"]["plain CBC"] = {"max_ms": plain["ms"]["max"], "excess": plain["excess"]}
@@ -26,6 +26,12 @@ def load(folder, size, kind):
 
 def milliseconds(value):
     return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"
+
+
+def proven_text(row):
+    if row["proven"] == row["solves"]:
+        return f"all {row['solves']:,}"
+    return f"{row['proven']:,} of {row['solves']:,}, gap up to {row['gap']:.1e}"
 
 
 def rival_text(rival):
@@ -42,7 +48,7 @@ def main(folder, sizes, kinds, out=""):
     for row in rows:
         print(f"| {row['size'].replace('x', ' × ')} | {row['kind'].replace('_', ' ')} | " +
               " | ".join(milliseconds(row[f"{q}_ms"]) for q in ("p50", "p99", "max")) +
-              f" | {row['proven']:,} of {row['solves']:,} | " +
+              f" | {proven_text(row)} | " +
               " | ".join(rival_text(row["rivals"][name]) for name in names) + " |")
     if out:
         pathlib.Path(out).write_text(json.dumps(rows, indent=1) + "\n")
