@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -55,6 +56,43 @@ TEST(Cbc, CallersOnManyThreadsQueue) {
     thread.join();
   }
   EXPECT_EQ(right, 100);
+}
+
+// CBC once said "optimal" of whatever it had when its time was up in the middle of a relaxation.
+// The true optimum is that of a table over weights.
+TEST(Cbc, AnInterruptedRunIsNotCalledOptimal) {
+  std::mt19937_64 random(3);
+  BinaryProgram program;
+  LinearRow row{{}, {}, 0, 4000};
+  std::vector<double> best(4001, 0);
+  for (int j = 0; j < 60; ++j) {
+    const int weight = 100 + static_cast<int>(random() % 400);
+    const double gain = weight + 50 + static_cast<double>(random() % 1000) / 1000;
+    program.cost.push_back(-gain);
+    program.upper.push_back(1);
+    program.integral.push_back(true);
+    row.columns.push_back(j);
+    row.coefficients.push_back(weight);
+    for (int c = 4000; c >= weight; --c) {
+      best[c] = std::max(best[c], best[c - weight] + gain);
+    }
+  }
+  program.rows.push_back(row);
+  for (int k = 0; k < 80; ++k) {
+    CbcLimits limits;
+    limits.seconds = 1e-5 * std::pow(1.1, k);  // 10 µs to 20 ms
+    const auto answer = run_cbc(program, limits);
+    ASSERT_TRUE(answer.ok());
+    EXPECT_NE(answer->status, CbcAnswer::Status::kInfeasible) << limits.seconds;
+    if (answer->status == CbcAnswer::Status::kOptimal) {
+      double cost = 0;
+      for (std::size_t j = 0; j < answer->x.size(); ++j) {
+        cost += answer->x[j] * program.cost[j];
+      }
+      EXPECT_NEAR(cost, -best.back(), 1e-6) << limits.seconds;
+      break;  // longer limits are the same
+    }
+  }
 }
 
 }  // namespace

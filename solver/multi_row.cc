@@ -373,6 +373,8 @@ Result<Outcome> solve_rows(const Reduced& reduced, const RowLimits& limits, Want
   if (search.infeasible) {
     return to_outcome(std::move(search), CbcVerdict::kNotAsked);
   }
+  search.proven = search.proven ||
+                  (search.picked && search.upper_bound <= with_ties(search, search.lower_bound));
   BA_ASSIGN_OR_RETURN(const CbcVerdict verdict, run_core(&search));
   return to_outcome(std::move(search), verdict);
 }

@@ -97,9 +97,16 @@ std::vector<double> window_ends(const Search& search) {
   return ends;
 }
 
+// The bound says that nothing better exists; which of its ties is to be taken may still be open.
+bool is_optimal(const Search& search) {
+  return search.upper_bound <= with_ties(search, search.lower_bound);
+}
+
 // Dynamic programs in growing windows above the bound: the first that holds an assignment holds the
 // optimum, and an empty one lifts the bound. Gives up (proven stays false) when a limit is hit.
 void run_dynamic_program(Search* search) {
+  // For the rule of ties alone, no more than this share of the sums.
+  const std::size_t share = is_optimal(*search) ? 16 : 1;
   for (const double target : window_ends(*search)) {
     const double limit = with_ties(*search, target);
     const double window_limit = with_ties(*search, limit);  // the ties of an optimum at `limit`
@@ -108,7 +115,7 @@ void run_dynamic_program(Search* search) {
     if (!any_empty(sites)) {
       const ParetoWindow window{search->relaxation, window_limit};
       const auto table = ParetoTable::build(sites, search->capacity, &window,
-                                            {.max_points = search->limits.max_points,
+                                            {.max_points = search->limits.max_points / share,
                                              .deadline = search->limits.deadline,
                                              .stop = search->limits.stop});
       if (!table) {
@@ -224,6 +231,7 @@ Result<RowAnswer> solve_row(const IntegerProblem& integers, std::int64_t capacit
   search.upper_bound = search.relaxation.upper_bound;
   search.choice = to_choice(integers.efficient, search.relaxation.rounded);
   run_dynamic_program(&search);
+  search.proven = search.proven || is_optimal(search);
   BA_ASSIGN_OR_RETURN(const CbcVerdict verdict, run_core(&search));
   return RowAnswer{std::move(search.choice), search.lower_bound, search.upper_bound, search.proven,
                    verdict};

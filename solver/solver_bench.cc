@@ -145,6 +145,7 @@ json quantiles(std::vector<double> ms) {
 struct Tally {
   std::vector<double> solve_ms;
   int proven = 0;
+  double gap = 0;  // the largest
   std::map<std::string, int> cbc;
   json rows = json::array();
 };
@@ -158,6 +159,7 @@ bool measure(const bitalloc::SolveFile& file, const bitalloc::SolveOptions& opti
     }
     tally->solve_ms.push_back(solution->solve_ms);
     tally->proven += solution->proven_optimal ? 1 : 0;
+    tally->gap = std::max(tally->gap, solution->gap);
     ++tally->cbc[bitalloc::cbc_verdict_name(solution->cbc)];
     tally->rows.push_back({{"budget", budget},
                            {"objective", solution->objective},
@@ -266,9 +268,13 @@ int run(const Arguments& arguments) {
     }
   }
   const Problem& problem = work->front().problem;
-  json out = {{"sites", problem.num_sites()},          {"candidates", problem.bits[0].size()},
-              {"solves", tally.solve_ms.size()},       {"proven", tally.proven},
-              {"solve_ms", quantiles(tally.solve_ms)}, {"cbc", tally.cbc}};
+  json out = {{"sites", problem.num_sites()},
+              {"candidates", problem.bits[0].size()},
+              {"solves", tally.solve_ms.size()},
+              {"proven", tally.proven},
+              {"gap", tally.gap},
+              {"solve_ms", quantiles(tally.solve_ms)},
+              {"cbc", tally.cbc}};
   if (arguments.frontier) {
     out["frontier"] = frontier_row(problem);
   }

@@ -1,23 +1,28 @@
 #!/usr/bin/env bash
-# The exact solve beside what users run today (PuLP starting CBC; HiGHS where highspy is installed), on the
-# same instances in the same run. Prints milliseconds, ratios, and how far each rival's objective is above ours.
+# The exact solve beside what users run today, on the same instances in the same run: plain CBC, PuLP starting
+# CBC (ModelOpt's way), HiGHS (highspy or scipy). Prints one table, and its JSON with --json FILE.
 #
-#   ops/bench/solver_bench.sh [--sites 36] [--candidates 4] [--budgets 6] [--seed 1] [--kinds "realistic ties correlated"]
+#   ops/bench/solver_bench.sh [--sizes "36x4 128x8 1000x10"] [--kinds "realistic ties near_ties correlated uneven strong"]
+#                             [--instances 10] [--budgets 100] [--rival-budgets 2] [--rival-seconds 5] [--seconds 10] [--seed 1]
+#                             [--json FILE]
 #
-# Needs build/bin/solver_bench, and Python with PuLP (PYTHON, default .venv/bin/python).
+# Ours: all budgets (random) of all instances; each rival: the first budgets of the first instance. Time limits
+# are seconds a solve. Needs build/bin/solver_bench, and Python with PuLP (PYTHON, default .venv/bin/python).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-sites=36 candidates=4 budgets=6 seed=1 kinds="realistic ties correlated"
+sizes="36x4 128x8 1000x10" kinds="realistic ties near_ties correlated uneven strong"
+instances=10 budgets=100 rival_budgets=2 rival_seconds=5 seconds=10 seed=1 json=""
 while [ $# -gt 0 ]; do
   case "$1" in
-    --sites | --candidates | --budgets | --seed | --kinds)
+    --sizes | --kinds | --instances | --budgets | --rival-budgets | --rival-seconds | --seconds | --seed | --json)
       [ $# -ge 2 ] || { echo "$1 needs a value" >&2; exit 2; }
-      printf -v "${1#--}" '%s' "$2"
+      name="${1#--}"
+      printf -v "${name//-/_}" '%s' "$2"
       shift 2
       ;;
     -h | --help)
-      sed -n '2,8s/^# \{0,1\}//p' "$0"
+      sed -n '2,10s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *)
@@ -30,11 +35,22 @@ done
 python="${PYTHON:-.venv/bin/python}"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
-for kind in $kinds; do
-  file="$work/$kind.json"
-  build/bin/solver_bench --sites "$sites" --candidates "$candidates" --kind "$kind" \
-    --instances 1 --budgets "$budgets" --seed "$seed" --dump "$file" >/dev/null
-  build/bin/solver_bench --instance "$file" >"$work/$kind.ours"
-  "$python" ops/bench/rivals/peer_solver.py --instance "$file" | tail -n 1 >"$work/$kind.rivals"
+for size in $sizes; do
+  for kind in $kinds; do
+    file="$work/instance.json"
+    build/bin/solver_bench --sites "${size%x*}" --candidates "${size#*x}" --kind "$kind" --time-limit "$seconds" \
+      --instances "$instances" --budgets "$budgets" --seed "$seed" --dump "$file" \
+      --plain-cbc "$rival_budgets" --cbc-limit "$rival_seconds" >"$work/$size.$kind.ours"
+    # The rivals' budgets once more, for their objectives.
+    "$python" - "$file" "$rival_budgets" <<'PYTHON'
+import json, sys
+instance = json.load(open(sys.argv[1]))
+instance["budgets"] = instance["budgets"][:int(sys.argv[2])]
+json.dump(instance, open(sys.argv[1], "w"))
+PYTHON
+    build/bin/solver_bench --instance "$file" --time-limit "$seconds" >"$work/$size.$kind.first"
+    "$python" ops/bench/rivals/peer_solver.py --instance "$file" --time-limit "$rival_seconds" | tail -n 1 \
+      >"$work/$size.$kind.rivals"
+  done
 done
-"$python" ops/bench/solver_ratios.py "$work" $kinds
+"$python" ops/bench/solver_table.py "$work" "$sizes" "$kinds" "$json"

@@ -1,4 +1,7 @@
 // `bitalloc`: the command line. See command_line.h.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -114,6 +117,7 @@ void on_run(CommandLine& line, CLI::App* command, Handler handler) {
 }  // namespace bitalloc::cli
 
 int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("bitalloc"));  // stdout is for data
   if (argc == 4 && std::strcmp(argv[1], bitalloc::cli::kSupervise) == 0) {
     return bitalloc::cli::supervise(argv[2], argv[3]);
   }

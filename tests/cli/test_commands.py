@@ -109,6 +109,15 @@ def test_solve(cli, tmp_path):
     instance["budgets"] = [4]
     file.write_text(json.dumps(instance))
     refusal(cli, ["solve", file], "budgets[0]", code=5, error="infeasible")
+    # A second row: 5 + 5 at the dear candidate, at most 5. Then a pin that cannot go with it.
+    instance["budgets"] = [8]
+    instance["rows"] = [{"name": "latency", "coefficient": [[5, 0], [5, 0]], "upper": 5}]
+    file.write_text(json.dumps(instance))
+    (only,) = cli.json("solve", file)
+    assert only["choice"] == [0, 1] and only["proven_optimal"] and only["gap"] == 0
+    instance["pins"] = [{"site": 0, "candidate": 0}, {"name": "keep", "site": 1, "candidate": 0}]
+    file.write_text(json.dumps(instance))
+    refusal(cli, ["solve", file], "latency, pins[0], keep", code=5, error="infeasible")
     file.write_text("{")
     refusal(cli, ["solve", file], "instance.json")
 

@@ -183,6 +183,16 @@ def solve_file_seeds():
     put("solve_file", "bad-rows", json.dumps({**good, "bits": [[4.5, 8]]}))
     put("solve_file", "bad-text", json.dumps({**good, "score": [["a", 0.1], [0.25, 0.1]]}))
     put("solve_file", "bad-empty", json.dumps({**good, "budgets": []}))
+    row = {"name": "bytes", "coefficient": [[1, 2], [3, 4]], "upper": 6}
+    constrained = {**good, "rows": [row], "pins": [{"site": 0, "candidate": 1}],
+                   "exclude": [{"site": 1, "candidate": 1}], "groups": [{"sites": [0, 1]}],
+                   "pairs": [{"sites": [0, 1], "allowed": [[0, 0], [1, 1]]}],
+                   "max_distinct": 1, "labels": [["a", "b"], ["a", "b"]],
+                   "max_changes": 1, "deployed": [0, -1]}
+    put("solve_file", "ok-constraints", json.dumps(constrained))
+    put("solve_file", "bad-row-bound", json.dumps({**good, "rows": [{**row, "upper": "6"}]}))
+    put("solve_file", "bad-pin", json.dumps({**good, "pins": [{"site": 2, "candidate": 0}]}))
+    put("solve_file", "bad-deployed", json.dumps({**good, "max_changes": 1, "deployed": [0, 9]}))
     put("solve_file", "bad-deep", "[" * 5000 + "]" * 5000)
 
 

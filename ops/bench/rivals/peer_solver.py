@@ -4,7 +4,8 @@
 
   peer_solver.py --sites 128 --candidates 8 --budgets 20 --seed 1 [--kind realistic|ties|correlated]
   peer_solver.py --instance FILE.json        # {"bits":[[...]],"width":[...],"score":[[...]],"budgets":[...]}
-Prints one JSON document on the last line (HiGHS prints a banner first): per budget the objective and milliseconds of each rival. Needs pulp; highspy when present.
+  … [--first N] [--time-limit 60]          # only the first N budgets; seconds each
+Prints one JSON document on the last line (HiGHS prints a banner first): per budget the objective and milliseconds of each rival. Needs pulp; HiGHS through highspy, else through scipy, when present.
 Instances are printed with --dump so that another program can solve exactly the same ones.
 """
 import argparse, json, math, random, time
@@ -30,7 +31,7 @@ def instance(sites, candidates, seed, kind, budgets):
             "budgets": [low + (high - low) * (i + 1) / (budgets + 1) for i in range(budgets)]}
 
 
-def with_pulp(p, budget):
+def with_pulp(p, budget, limit):
     problem = pulp.LpProblem("allocation", pulp.LpMinimize)
     x = [[pulp.LpVariable(f"x_{i}_{j}", cat="Binary") for j in range(len(row))] for i, row in enumerate(p["score"])]
     problem += pulp.lpSum(s * v for row, vars_ in zip(p["score"], x) for s, v in zip(row, vars_))
@@ -38,15 +39,15 @@ def with_pulp(p, budget):
         problem += pulp.lpSum(vars_) == 1
     total = sum(p["width"])
     problem += pulp.lpSum(w * b * v for w, row, vars_ in zip(p["width"], p["bits"], x) for b, v in zip(row, vars_)) <= total * budget
-    status = problem.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=60))
+    status = problem.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=limit))
     chosen = [max(range(len(vars_)), key=lambda j: vars_[j].value() or 0) for vars_ in x]
     return pulp.LpStatus[status], sum(row[j] for row, j in zip(p["score"], chosen))
 
 
-def with_highs(p, budget):
+def with_highspy(p, budget, limit):
     import highspy
     h = highspy.Highs(); h.setOptionValue("output_flag", False)
-    h.setOptionValue("mip_rel_gap", 0.0); h.setOptionValue("time_limit", 60.0)
+    h.setOptionValue("mip_rel_gap", 0.0); h.setOptionValue("time_limit", float(limit))
     x = [[h.addBinary(obj=s) for s in row] for row in p["score"]]
     for vars_ in x:
         h.addConstr(sum(vars_) == 1)
@@ -56,11 +57,26 @@ def with_highs(p, budget):
     return str(h.getModelStatus()), h.getObjectiveValue()
 
 
+def with_scipy(p, budget, limit):
+    import numpy
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+    sites = [len(row) for row in p["score"]]
+    columns = sum(sites)
+    one = csr_array((numpy.ones(columns), (numpy.repeat(numpy.arange(len(sites)), sites), numpy.arange(columns))))
+    weight = numpy.concatenate([w * numpy.array(row) for w, row in zip(p["width"], p["bits"])])[None]
+    answer = milp(numpy.concatenate(p["score"]), integrality=numpy.ones(columns), bounds=Bounds(0, 1),
+                  constraints=[LinearConstraint(one, 1, 1), LinearConstraint(weight, -numpy.inf, sum(p["width"]) * budget)],
+                  options={"mip_rel_gap": 0, "time_limit": limit})
+    return str(answer.status), answer.fun
+
+
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("--sites", type=int, default=36); a.add_argument("--candidates", type=int, default=4)
     a.add_argument("--budgets", type=int, default=10); a.add_argument("--seed", type=int, default=1)
     a.add_argument("--kind", default="realistic", choices=["realistic", "ties", "correlated"])
+    a.add_argument("--first", type=int); a.add_argument("--time-limit", type=float, default=60)
     a.add_argument("--instance"); a.add_argument("--dump")
     a = a.parse_args()
     p = json.load(open(a.instance)) if a.instance else instance(a.sites, a.candidates, a.seed, a.kind, a.budgets)
@@ -69,11 +85,15 @@ def main():
     rivals = {"pulp_cbc": with_pulp}
     try:
         import highspy  # noqa: F401
-        rivals["highs"] = with_highs
+        rivals["highs"] = with_highspy
     except ImportError:
-        pass
+        try:
+            import scipy.optimize  # noqa: F401
+            rivals["highs"] = with_scipy
+        except ImportError:
+            pass
     rows = []
-    for budget in p["budgets"]:
+    for budget in p["budgets"][:a.first]:
         row = {"budget": budget}
         for name, solve in rivals.items():
             start = time.perf_counter(); status, objective = solve(p, budget)

@@ -1,4 +1,5 @@
-// The instances of `bitalloc solve`: parsing and the check of the problem, not the solving.
+// The instances of `bitalloc solve`: parsing and the check of the problem and its constraints, not
+// the solving.
 #include "solver/solve_file.h"
 
 #include "tests/fuzz/target.h"
@@ -9,7 +10,8 @@ bool bitalloc::fuzz::accepts(std::string_view input) {
     BA_CHECK(!file.error().message.empty(), "an error without a message");
     return false;
   }
-  BA_CHECK(!file->budgets.empty() && !file->problem.width.empty(), "empty");
+  BA_CHECK(!file->budgets.empty() || !constraint_names(file->constraints).empty(), "no question");
+  BA_CHECK(!file->problem.width.empty(), "empty");
   BA_CHECK(file->problem.bits.size() == file->problem.width.size() &&
                file->problem.score.size() == file->problem.width.size(),
            "sizes");
