@@ -53,7 +53,7 @@ std::vector<Candidate> cheapest_pairs(int count) {
 
 SearchSpec make_spec(const Arguments& arguments) {
   SearchSpec spec;
-  spec.model = {"/models/made-up", "made-up", "llama", "w", "c", arguments.sites, 1000};
+  spec.model = {"/models/made-up", "made-up", "llama", "w", "c", arguments.sites, 1000, 8, 128};
   for (int i = 0; i < arguments.sites; ++i) {
     spec.sites.push_back({"model.layers." + std::to_string(i) + ".self_attn", i, 1024, 1024});
   }
@@ -161,9 +161,11 @@ Shorter first_sequences(const Shorter& whole, size_t count) {
 }
 
 Confidence confidence_of(const Shorter& measured, double bits) {
-  const auto solution = solve(measured.problem, bits, {.cbc_check_seconds = 0});
+  Constraints constraints;
+  constraints.effective_bits = bits;
+  const auto solution = solve(measured.problem, constraints);
   BA_CHECK(solution.ok(), "a budget out of reach");
-  return *confidence(measured.problem, measured.samples, bits, solution->choice);
+  return *confidence(measured.problem, measured.samples, constraints, solution->choice);
 }
 
 int calibrate(const Arguments& arguments) {
