@@ -11,7 +11,12 @@ constexpr uint64_t kMaxFileBytes = 16 << 20;
 
 Result<int64_t> parse_size(const std::string& text, const std::string& flag) {
   std::string bytes = text;
-  const std::string wrong = CLI::AsSizeValue(/*kb_is_1000=*/true)(bytes);
+  std::string wrong;
+  try {
+    wrong = CLI::AsSizeValue(/*kb_is_1000=*/true)(bytes);
+  } catch (const CLI::Error& error) {
+    wrong = error.what();
+  }
   const bool number = wrong.empty() && !bytes.empty() && bytes.size() <= 16 &&
                       bytes.find_first_not_of("0123456789") == std::string::npos;
   const int64_t value = number ? std::stoll(bytes) : 0;
