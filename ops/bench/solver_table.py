@@ -35,6 +35,8 @@ def proven_text(row):
 
 
 def rival_text(rival):
+    if rival["excess"] == 1.0:
+        return f"{milliseconds(rival['max_ms'])}, no answer"
     worse = f", {100 * rival['excess']:.2g} % worse" if rival["excess"] > 1e-7 else ""
     return f"{milliseconds(rival['max_ms'])}{worse}"
 

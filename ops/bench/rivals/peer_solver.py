@@ -96,7 +96,7 @@ def main():
     for budget in p["budgets"][:a.first]:
         row = {"budget": budget}
         for name, solve in rivals.items():
-            start = time.perf_counter(); status, objective = solve(p, budget)
+            start = time.perf_counter(); status, objective = solve(p, budget, a.time_limit)
             row[name] = {"status": status, "objective": objective, "ms": round(1e3 * (time.perf_counter() - start), 2)}
         rows.append(row)
     print(json.dumps({"sites": len(p["score"]), "candidates": len(p["score"][0]), "rows": rows}))
