@@ -39,9 +39,13 @@ class CountingAllocator final : public c10::Allocator {
     }
     for (int64_t peak = peak_; now > peak && !peak_.compare_exchange_weak(peak, now);) {
     }
-    void* data = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-    return {data, new Block{this, data, size}, &release, at::kCPU};
+    auto* const base = static_cast<char*>(std::aligned_alloc(kAlign, bytes_with_header(bytes)));
+    new (base) Header{this, size};
+    void* const data = base + kAlign;
+    return {data, data, &release, at::kCPU};
   }
+  // LibTorch's raw allocations (oneDNN packs bfloat16 weights with them) want context == data.
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
@@ -56,16 +60,21 @@ class CountingAllocator final : public c10::Allocator {
   }
 
  private:
-  struct Block {
+  static constexpr size_t kAlign = 64;
+  struct Header {  // in front of the data
     CountingAllocator* owner;
-    void* data;
     int64_t bytes;
   };
-  static void release(void* context) {
-    const auto* block = static_cast<Block*>(context);
-    block->owner->now_ -= block->bytes;
-    std::free(block->data);
-    delete block;
+  static_assert(sizeof(Header) <= kAlign);
+
+  static size_t bytes_with_header(size_t bytes) {
+    return kAlign + (bytes + kAlign - 1) / kAlign * kAlign;
+  }
+  static void release(void* data) {
+    char* const base = static_cast<char*>(data) - kAlign;
+    const auto* header = reinterpret_cast<const Header*>(base);
+    header->owner->now_ -= header->bytes;
+    std::free(base);
   }
 
   std::atomic<int64_t> now_{0};
@@ -207,7 +216,7 @@ UnitPlan expect_planned_peak(const fs::path& model, const TokenSet& batch,
   const auto scorer = load(model, options);
   allocator().start_again();
   const auto scores = score(*scorer, batch);
-  EXPECT_TRUE(scores.ok()) << what;
+  EXPECT_TRUE(scores.ok()) << what << ": " << (scores.ok() ? "" : scores.error().message);
   const auto measured = static_cast<double>(allocator().peak() - before);
   const auto planned = static_cast<double>(scorer->last_plan().peak_bytes);
   fmt::print(
@@ -251,9 +260,9 @@ TEST(Memory, RunningOutInSpiteOfThePlan) {
   const UnitPlan whole = unlimited->last_plan();
   const auto scorer = load(kSmall, {.threads = 2});
   const int64_t rest = allocator().now() - scorer->network().weight_bytes;
-  for (const int64_t cap : {whole.peak_bytes * 2 / 3,
-                            (whole.peak_bytes + 2 * whole.smallest_bytes) / 3,
-                            whole.smallest_bytes}) {
+  for (const int64_t cap :
+       {whole.peak_bytes * 2 / 3, (whole.peak_bytes + 2 * whole.smallest_bytes) / 3,
+        whole.smallest_bytes}) {
     scorer->forget_batch();
     allocator().start_again(rest + cap);
     const auto scores = score(*scorer, batch);
