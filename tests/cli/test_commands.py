@@ -186,7 +186,10 @@ def test_wrong_flags(cli, small_model):
     refusal(cli, dry_run(small_model, "--scale-policy", "loud"), "--scale-policy")
     refusal(cli, dry_run(small_model, "--id", "../x"), "../x")
     refusal(cli, dry_run(small_model, "--tp", "3"), "--tp", error="unsupported")
-    refusal(cli, dry_run(small_model, "--memory", "8GiB"), "--memory", error="unsupported")
+    refusal(cli, dry_run(small_model, "--memory", "8GiB"), "--context")
+    refusal(cli, dry_run(small_model, "--memory", "8 bits", "--context", 100), "--memory", "8 bits")
+    refusal(cli, dry_run(small_model, "--memory", "1KiB", "--context", 100), "--memory", "1024 bytes")
+    refusal(cli, dry_run(small_model, "--memory", "1GiB", "--context", 100, "--serve-tp", 5), "--serve-tp")
 
 
 def test_wrong_data(cli, small_model, tmp_path):
