@@ -124,6 +124,17 @@ Pins may_be_reference(const AllocateOptions& options) {
   return named;
 }
 
+// What conflicts, by the names that people gave it.
+Error explained(Error error, const Request& request) {
+  if (error.code != ErrorCode::kInfeasible || error.field == "budget") return error;
+  std::string names = error.field;
+  if (names.starts_with("budget")) {
+    names.replace(0, 6, fmt::format("{} effective bits", request.effective_bits));
+  }
+  error.message = fmt::format("no assignment meets all of this together: {}", names);
+  return error;
+}
+
 Json answer_json(const std::string& id, const Fingerprint& fingerprint, const Request& request,
                  const Choices& choices, const Solution& solution) {
   const double bits = request.effective_bits;
@@ -230,7 +241,9 @@ Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Finge
   Samples samples;
   if (table.complete()) samples = make_samples(table, choices);
   if (options.smooth) problem = smoothed(std::move(problem), fit_weights(samples));
-  BA_ASSIGN_OR_RETURN(const Solution solution, solve(problem, constraints));
+  const Result<Solution> solved = solve(problem, constraints);
+  if (!solved.ok()) return explained(solved.error(), request);
+  const Solution& solution = *solved;
   if (reprover != nullptr) reprover->submit(problem, constraints, solution);
   Json answer = answer_json(id, fingerprint, request, choices, solution);
   if (!table.complete()) {

@@ -105,10 +105,6 @@ class Resolver {
                             "there are " + known);
   }
 
-  const std::string& name(int place) const {
-    return spec_.sites[choices_[static_cast<size_t>(place)].site].name;
-  }
-
  private:
   const SearchSpec& spec_;
   const Choices& choices_;
@@ -125,31 +121,41 @@ Status add_pins(const Resolver& resolver, const Pins& pins, Constraints& constra
   return {};
 }
 
-Status add_exclusions(const Resolver& resolver, const std::vector<SiteRule>& rules,
-                      Constraints& constraints) {
+// A row that only assignments without the forbidden candidates keep: one constraint with one name,
+// however many sites it is about.
+template <typename Forbidden>
+Row without(const Choices& choices, std::string name, const Forbidden& forbidden) {
+  Row row;
+  row.name = std::move(name);
+  row.upper = 0;
+  for (const SiteChoices& site : choices) {
+    auto& counts = row.coefficient.emplace_back();
+    for (const Choice& choice : site.choices) counts.push_back(forbidden(choice.candidate) ? 1 : 0);
+  }
+  return row;
+}
+
+Status add_exclusions(const Resolver& resolver, const Choices& choices,
+                      const std::vector<SiteRule>& rules, Constraints& constraints) {
   for (const auto& [site, candidate] : rules) {
+    std::string name = fmt::format("exclude {}={}", site, candidate);
     BA_ASSIGN_OR_RETURN(const std::vector<int> places, resolver.sites(site, "exclude"));
     for (const int place : places) {
       BA_ASSIGN_OR_RETURN(const int index, resolver.candidate(place, candidate, "exclude"));
-      constraints.exclusions.push_back(
-          {fmt::format("exclude {}={}", resolver.name(place), candidate), place, index});
+      if (site != "*") constraints.exclusions.push_back({name, place, index});
     }
+    if (site != "*") continue;
+    BA_ASSIGN_OR_RETURN(const Candidate excluded, parse_candidate(candidate));
+    constraints.rows.push_back(
+        without(choices, std::move(name), [&](const Candidate& c) { return c == excluded; }));
   }
   return {};
 }
 
-void add_k_not_below_v(const Resolver& resolver, const Choices& choices, Constraints& constraints) {
-  for (size_t i = 0; i < choices.size(); ++i) {
-    for (size_t j = 0; j < choices[i].choices.size(); ++j) {
-      const Candidate& candidate = choices[i].choices[j].candidate;
-      if (bits_per_element(candidate.k) >= bits_per_element(candidate.v)) continue;
-      const int place = static_cast<int>(i);
-      constraints.exclusions.push_back(
-          {fmt::format("k_not_below_v, which excludes {}={}", resolver.name(place),
-                       candidate_name(candidate)),
-           place, static_cast<int>(j)});
-    }
-  }
+Row k_not_below_v(const Choices& choices) {
+  return without(choices, "k_not_below_v", [](const Candidate& candidate) {
+    return bits_per_element(candidate.k) < bits_per_element(candidate.v);
+  });
 }
 
 Status add_groups(const Resolver& resolver, const std::vector<std::vector<std::string>>& groups,
@@ -344,8 +350,8 @@ Result<Constraints> make_constraints(const SearchSpec& spec, const Choices& choi
     constraints.rows.push_back(std::move(row));
   }
   BA_RETURN_IF_ERROR(add_pins(resolver, pins, constraints));
-  BA_RETURN_IF_ERROR(add_exclusions(resolver, limits.exclude, constraints));
-  if (limits.k_not_below_v) add_k_not_below_v(resolver, choices, constraints);
+  BA_RETURN_IF_ERROR(add_exclusions(resolver, choices, limits.exclude, constraints));
+  if (limits.k_not_below_v) constraints.rows.push_back(k_not_below_v(choices));
   BA_RETURN_IF_ERROR(add_groups(resolver, limits.same, constraints));
   if (limits.max_formats) add_max_formats(choices, *limits.max_formats, constraints);
   if (limits.deployed) {

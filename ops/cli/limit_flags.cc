@@ -107,11 +107,11 @@ void add_limit_options(CLI::App* command, LimitFlags& flags) {
       ->allow_extra_args(false);
   command->add_flag("--k-not-below-v", flags.k_not_below_v, "K gets at least as many bits as V");
   command->add_option("--max-formats", flags.max_formats, "different candidates at most")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000));
   command->add_option("--deployed", flags.deployed,
                       "file of the assignment that is served now (with --max-changes)");
   command->add_option("--max-changes", flags.max_changes, "sites that may differ from --deployed")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1'000'000));
   command->add_option("--limits", flags.file, "all of these and costs, as a JSON file");
 }
 

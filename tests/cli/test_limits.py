@@ -118,6 +118,8 @@ def test_what_cannot_be(cli, file, tmp_path):
     assert error["hint"].startswith("at most 0 sequences of 1000 tokens fit, or 1 sequences of")
     error = refused(cli, 5, "pin", *asked, "--bits", 4.6, "--pin", "layers.0=fp8", "--max-formats", 3)
     assert "pin layers.0=fp8" in error["message"] and "max_formats" not in error["message"]
+    error = refused(cli, 5, "exclude", *asked, "--bits", 4.6, "--exclude", "*=nvfp4")
+    assert error["message"].endswith("together: 4.6 effective bits, exclude *=nvfp4")
     refused(cli, 2, "--bits", *asked)
     refused(cli, 2, "--context", *asked, "--memory", "1GiB")
     refused(cli, 2, "--memory", *asked, "--memory", "lots", "--context", 10)
