@@ -262,6 +262,10 @@ TEST_F(Doors, AFloodOfStrangersStopsNothing) {
 // Strangers may use up every descriptor: whoever is in stays in, and when they are cut off others
 // get in again.
 TEST_F(Doors, OutOfDescriptorsItGoesOn) {
+#ifdef __SANITIZE_ADDRESS__
+  // It looks at memory through a pipe, and takes every object for a wrong one when there is none.
+  GTEST_SKIP() << "the check of virtual tables in sanitizer builds needs descriptors itself";
+#endif
   ASSERT_TRUE(submit(small_search(30, 20)).ok());
   const auto one = worker("one", 10);
   Peer client(client_port_, client_);
@@ -276,7 +280,7 @@ TEST_F(Doors, OutOfDescriptorsItGoesOn) {
   }
   // Asked over the open connection: a new one over ipc:// ends the process (see doors.md).
   Json status;
-  for (int i = 0; i < 2'400 && status != "done"; ++i) {
+  for (int i = 0; i < 2'400 && status != "done" && !coordinator_.wait_for(0); ++i) {
     const auto reply = client.ask("status", {{"id", "s"}});
     if (reply.ok()) status = reply->header.at("state");
     pause_ms(100);
@@ -378,9 +382,14 @@ TEST_F(Start, PlainLoopbackIsForThoseWhoAskForIt) {
       start_coordinator(dir_, {"--plain-loopback", "--client-endpoint", tcp_endpoint(port)});
   EXPECT_TRUE(Peer(port, std::nullopt).ask("info").ok());
   const CurveClient keys = keys_.add(KeyRole::kClient, "c");
-  const auto refused = Peer(port, keys).ask("info");
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message, HasSubstr("does not use keys"));
+  // When the coordinator closes before its greeting has been read, "hangs up" is all that is known.
+  std::string message;
+  for (int i = 0; i < 10 && message.find("does not use keys") == std::string::npos; ++i) {
+    const auto refused = Peer(port, keys).ask("info");
+    ASSERT_FALSE(refused.ok());
+    message = refused.error().message;
+  }
+  EXPECT_THAT(message, HasSubstr("does not use keys"));
 }
 
 // ---- models -------------------------------------------------------------------------------------
