@@ -23,7 +23,7 @@ enum class ScalePolicy {
   kCalibrated,  // scale amax/448, amax = largest magnitude seen over the calibration batches
 };
 
-// Which NVFP4 bytes are scored (see kernels/nvfp4.h).
+// Which NVFP4 bytes are scored (see kernels/formats/nvfp4.h).
 enum class Encoding {
   kServed,    // global scale = k_scale: what vLLM's store kernel writes (the default)
   kModelopt,  // global scale = amax/(6·448), i.e. 1/6 for amax 448: what ModelOpt's search scores

@@ -5,7 +5,7 @@
 // for each and picks by the machine at run time.
 #pragma once
 
-#include "kernels/bf16.h"
+#include "kernels/formats/bf16.h"
 #include "kernels/numerics.h"
 
 namespace bitalloc {

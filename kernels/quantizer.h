@@ -1,9 +1,9 @@
 // A format resolved to numbers: the plain struct that CPU loops and CUDA kernels share. C++17.
 #pragma once
 
-#include "kernels/bf16.h"
-#include "kernels/fp8_e4m3.h"
-#include "kernels/nvfp4.h"
+#include "kernels/formats/bf16.h"
+#include "kernels/formats/fp8_e4m3.h"
+#include "kernels/formats/nvfp4.h"
 
 namespace bitalloc {
 

@@ -41,7 +41,7 @@ std::vector<std::string> split_candidates(const std::string& text) {
 
 // The scorer's kernels work on whole blocks: better refused now than by a worker.
 Status check_blocks(const ModelConfig& config, const std::vector<Candidate>& candidates) {
-  constexpr int64_t kBlock = 16;  // kernels/nvfp4.h
+  constexpr int64_t kBlock = 16;  // kernels/formats/nvfp4.h
   for (const Candidate& candidate : candidates) {
     const bool blocked =
         candidate.k.kind == FormatKind::kNvfp4 || candidate.v.kind == FormatKind::kNvfp4;

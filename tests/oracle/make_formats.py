@@ -12,7 +12,7 @@ formats_e4m3.txt, formats_e2m1.txt   every bfloat16 input (as 65,536 bit pattern
 formats_cases.txt / .bin   tensors and what comes back after fake quantization, a line each:
     name  format  amax  f32|bf16  rows  head_dim  offset_of_input  offset_of_output   (bytes in .bin)
     Oracles: fp8_e4m3: ModelOpt's fp8_eager. nvfp4[encoding=modelopt]: ModelOpt's dynamic fake
-    quantization as restated below. nvfp4 (served): the arithmetic in kernels/nvfp4.h with ml_dtypes'
+    quantization as restated below. nvfp4 (served): the arithmetic in kernels/formats/nvfp4.h with ml_dtypes'
     casts. nvfp4_tensor: ModelOpt's NVFP4QTensor with double_scale = amax/448.
 formats_packed.txt   one block a line: global scale, 16 inputs (float32 bits), 8 code bytes and the
     scale byte of NVFP4QTensor.
@@ -92,7 +92,7 @@ def modelopt_dynamic(x, amax, block=16):
 
 
 def served(x, amax, block=16):
-    """kernels/nvfp4.h, kServed, in numpy float32 with ml_dtypes' casts."""
+    """kernels/formats/nvfp4.h, kServed, in numpy float32 with ml_dtypes' casts."""
     xf = x.float().numpy()
     pad = (-xf.shape[-1]) % block
     xb = np.pad(xf, ((0, 0), (0, pad))).reshape(xf.shape[0], -1, block)

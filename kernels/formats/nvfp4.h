@@ -35,7 +35,7 @@
 // MX specification 1.0 (E2M1), NVIDIA's NVFP4; ModelOpt 0.48.0rc1.
 #pragma once
 
-#include "kernels/fp8_e4m3.h"
+#include "kernels/formats/fp8_e4m3.h"
 #include "kernels/numerics.h"
 
 namespace bitalloc {
