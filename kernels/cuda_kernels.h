@@ -39,8 +39,8 @@ Status kl_rows_cuda(const float* reference, const float* trial, int64_t referenc
                     int64_t trial_stride, const double* reference_log_sum_exp, double* out,
                     cudaStream_t stream);
 
-// Of each of `trial_rows` rows the sums M (excess) and R (drift) over a part of the vocabulary, from
-// the log-sum-exps of whole rows ([reference_rows] and [trial_rows]); see kernels/kl.h.
+// Of each of `trial_rows` rows the sums M (excess) and R (drift) over a part of the vocabulary,
+// from the log-sum-exps of whole rows ([reference_rows] and [trial_rows]); see kernels/kl.h.
 Status kl_sums_cuda(const float* reference, const float* trial, int64_t reference_rows,
                     int64_t trial_rows, int64_t vocab, int64_t reference_stride,
                     int64_t trial_stride, const double* reference_log_sum_exp,

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu_vector.h"
+#include "kernels/cpu_group.h"
 
 namespace bitalloc {
 namespace {
@@ -18,58 +18,71 @@ struct RowArguments {
   int64_t head_dim;
 };
 
-// Sixteen neighbours: a block, in as many vectors as it takes.
-template <Rounding kRounding, typename Vector, typename Element>
-BA_HOST_DEVICE void fake_quantize_16(const Quantizer& quantizer, const Element* in, Element* out) {
-  constexpr int kParts = kNvfp4BlockSize / Vector::kWidth;
-  typename Vector::Float parts[kParts];
-  typename Vector::Bits largest = {};
-  for (int i = 0; i < kParts; ++i) {
-    parts[i] = load<Vector>(in + i * Vector::kWidth);
-    largest = larger_bits(largest, magnitude_bits(parts[i]));
-  }
-  float bmax = 0;
-  if constexpr (kNeedsBlockMax<kRounding>) bmax = float_from_bits(largest_lane(largest));
-  for (int i = 0; i < kParts; ++i) {
-    store<Vector>(fake_quantize_in_block<kRounding>(quantizer, bmax, parts[i]),
-                  out + i * Vector::kWidth);
-  }
+// `size` neighbours, all of whose vectors are whole.
+template <typename Vector, int kSize, typename Numerics, typename Element>
+BA_HOST_DEVICE void fake_quantize_whole(const Numerics& numerics, const Element* in, Element* out,
+                                        int size) {
+  VectorGroup<Vector, kSize> values(in, size);
+  numerics.fake_quantize(values);
+  values.save(out);
 }
 
-template <Rounding kRounding, typename Vector, typename Element>
-BA_HOST_DEVICE void fake_quantize_row(const Quantizer& quantizer, const Element* in, Element* out,
-                                      int64_t head_dim) {
-  int64_t i = 0;
-  for (; i + kNvfp4BlockSize <= head_dim; i += kNvfp4BlockSize) {
-    fake_quantize_16<kRounding, Vector>(quantizer, in + i, out + i);
-  }
-  if (i == head_dim) return;
-  Element tail[kNvfp4BlockSize] = {};
-  for (int64_t k = i; k < head_dim; ++k) tail[k - i] = in[k];
-  fake_quantize_16<kRounding, Vector>(quantizer, tail, tail);
-  for (int64_t k = i; k < head_dim; ++k) out[k] = tail[k - i];
+// Any `size` neighbours up to a group.
+template <typename Vector, int kSize, typename Numerics, typename Element>
+BA_HOST_DEVICE void fake_quantize_part(const Numerics& numerics, const Element* in, Element* out,
+                                       int size) {
+  constexpr int kPadded = kSize > 0 ? kSize : kLongestGroup;
+  Element padded[kPadded];
+  for (int k = 0; k < kPadded; ++k) padded[k] = in[k < size ? k : 0];
+  fake_quantize_whole<Vector, kSize>(numerics, padded, padded, size);
+  for (int k = 0; k < size; ++k) out[k] = padded[k];
 }
 
-template <Rounding kRounding, typename Vector, typename Element>
-BA_HOST_DEVICE void fake_quantize_rows(const RowArguments<Element>& a) {
+// Groups of `group` neighbours; kSize: as many at compile time, or 0.
+template <typename Vector, int kSize, typename Numerics, typename Element>
+BA_HOST_DEVICE void fake_quantize_groups(const Numerics numerics, int group,
+                                         const RowArguments<Element>& a) {
+  if constexpr (kSize > 0) group = kSize;
+  const bool whole_vectors = group % Vector::kWidth == 0;
   for (int64_t row = 0; row < a.rows; ++row) {
-    fake_quantize_row<kRounding, Vector>(a.quantizer, a.in + row * a.in_stride,
-                                         a.out + row * a.out_stride, a.head_dim);
+    const Element* in = a.in + row * a.in_stride;
+    Element* out = a.out + row * a.out_stride;
+    int64_t i = 0;
+    for (; whole_vectors && i + group <= a.head_dim; i += group) {
+      fake_quantize_whole<Vector, kSize>(numerics, in + i, out + i, group);
+    }
+    for (; i < a.head_dim; i += group) {
+      const int64_t left = a.head_dim - i;
+      fake_quantize_part<Vector, kSize>(numerics, in + i, out + i,
+                                        left < group ? static_cast<int>(left) : group);
+    }
   }
 }
 
 template <typename Vector, typename Element>
-BA_HOST_DEVICE void fake_quantize_loop(const RowArguments<Element>& a) {
-  switch (a.quantizer.rounding) {
-    case Rounding::kBf16:
-      return fake_quantize_rows<Rounding::kBf16, Vector>(a);
-    case Rounding::kFp8E4m3:
-      return fake_quantize_rows<Rounding::kFp8E4m3, Vector>(a);
-    case Rounding::kNvfp4Served:
-      return fake_quantize_rows<Rounding::kNvfp4Served, Vector>(a);
-    case Rounding::kNvfp4Modelopt:
-      return fake_quantize_rows<Rounding::kNvfp4Modelopt, Vector>(a);
+struct FakeQuantizeRows {
+  const RowArguments<Element>& a;
+
+  template <typename Numerics>
+  BA_HOST_DEVICE void operator()(const Numerics& numerics) const {
+    const int group = a.quantizer.group > 0 ? a.quantizer.group : static_cast<int>(a.head_dim);
+    if constexpr (Numerics::kGroup > 0) {
+      fake_quantize_groups<Vector, Numerics::kGroup>(numerics, group, a);
+    } else if (group == 32) {
+      fake_quantize_groups<Vector, 32>(numerics, group, a);
+    } else if (group == 64) {
+      fake_quantize_groups<Vector, 64>(numerics, group, a);
+    } else if (group == 128) {
+      fake_quantize_groups<Vector, 128>(numerics, group, a);
+    } else {
+      fake_quantize_groups<Vector, 0>(numerics, group, a);
+    }
   }
+};
+
+template <typename Vector, typename Element>
+BA_HOST_DEVICE void fake_quantize_loop(const RowArguments<Element>& a) {
+  visit(a.quantizer, FakeQuantizeRows<Vector, Element>{a});
 }
 
 template <typename Element>
@@ -104,17 +117,17 @@ Quantizer make_quantizer(const Format& format, float amax) {
   Quantizer quantizer;
   switch (format.kind) {
     case FormatKind::kBf16:
-      quantizer.rounding = Rounding::kBf16;
+      quantizer.set(Bf16Rounding{});
       break;
     case FormatKind::kFp8E4m3:
-      quantizer.rounding = Rounding::kFp8E4m3;
-      quantizer.fp8_scale = fp8_scale(amax);
+      quantizer.set(Fp8E4m3Rounding{fp8_scale(amax)});
       break;
     case FormatKind::kNvfp4:
-      const bool served = format.encoding == Encoding::kServed;
-      quantizer.rounding = served ? Rounding::kNvfp4Served : Rounding::kNvfp4Modelopt;
-      quantizer.nvfp4_global_scale =
-          served ? nvfp4_served_global_scale(amax) : nvfp4_modelopt_global_scale(amax);
+      if (format.encoding == Encoding::kServed) {
+        quantizer.set(Nvfp4Served{nvfp4_served_global_scale(amax)});
+      } else {
+        quantizer.set(Nvfp4Modelopt{nvfp4_modelopt_global_scale(amax)});
+      }
       break;
   }
   return quantizer;

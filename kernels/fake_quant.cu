@@ -1,3 +1,4 @@
+#include "kernels/cuda_group.cuh"
 #include "kernels/cuda_kernels.h"
 #include "kernels/cuda_launch.cuh"
 
@@ -19,13 +20,12 @@ BA_HOST_DEVICE float load_element(Bfloat16 value) { return bf16_decode(value); }
 BA_HOST_DEVICE void store_element(float value, float& out) { out = value; }
 BA_HOST_DEVICE void store_element(float value, Bfloat16& out) { out = bf16_encode(value); }
 
-// 16 bytes a thread; the 4 (float32) or 2 (bfloat16) neighbouring threads of a block of 16 find its
-// maximum together. Wants head_dim % 16 == 0 and rows at multiples of 16 bytes.
-template <Rounding kRounding, typename Element>
+// 16 bytes a thread; the threads of a group of kGroup meet in shuffles. Wants head_dim a multiple
+// of kGroup and rows at multiples of 16 bytes.
+template <typename Numerics, int kGroup, typename Element>
 __global__ void __launch_bounds__(kThreads)
-    fake_quantize_pieces(Quantizer quantizer, const Element* in, Element* out, Tensor tensor) {
+    fake_quantize_pieces(Numerics numerics, const Element* in, Element* out, Tensor tensor) {
   constexpr int kPiece = kPieceBytes / sizeof(Element);
-  constexpr int kThreadsPerBlock16 = kNvfp4BlockSize / kPiece;
   const int64_t pieces_per_row = tensor.head_dim / kPiece;
   const int64_t pieces = tensor.rows * pieces_per_row;
   const int64_t step = int64_t{gridDim.x} * kThreads;
@@ -41,93 +41,97 @@ __global__ void __launch_bounds__(kThreads)
     } data;
     data.bytes = make_uint4(0, 0, 0, 0);
     if (inside) data.bytes = *reinterpret_cast<const uint4*>(in + row * tensor.in_stride + offset);
-    uint32_t largest = 0;
-    if constexpr (kNeedsBlockMax<kRounding>) {
-      for (int i = 0; i < kPiece; ++i) {
-        largest = max(largest, magnitude_bits(load_element(data.elements[i])));
-      }
-      for (int other = 1; other < kThreadsPerBlock16; other *= 2) {
-        largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, other));
-      }
-    }
-    const float bmax = float_from_bits(largest);
-    for (int i = 0; i < kPiece; ++i) {
-      const float value = load_element(data.elements[i]);
-      store_element(fake_quantize_in_block<kRounding>(quantizer, bmax, value), data.elements[i]);
-    }
+    PieceGroup<kPiece, kGroup / kPiece> group;
+    for (int i = 0; i < kPiece; ++i) group.values[i] = load_element(data.elements[i]);
+    numerics.fake_quantize(group);
+    for (int i = 0; i < kPiece; ++i) store_element(group.values[i], data.elements[i]);
     if (inside) *reinterpret_cast<uint4*>(out + row * tensor.out_stride + offset) = data.bytes;
   }
 }
 
-// Any shape and alignment: one thread a block of 16 or a row's shorter last block.
-template <Rounding kRounding, typename Element>
+// Any group up to kLongestGroup, any shape and alignment: a warp a group or a row's shorter last
+// one.
+template <typename Numerics, typename Element>
 __global__ void __launch_bounds__(kThreads)
-    fake_quantize_blocks(Quantizer quantizer, const Element* in, Element* out, Tensor tensor) {
-  const int64_t blocks_per_row = (tensor.head_dim + kNvfp4BlockSize - 1) / kNvfp4BlockSize;
-  const int64_t blocks = tensor.rows * blocks_per_row;
-  const int64_t step = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < blocks; i += step) {
-    const int64_t row = i / blocks_per_row;
-    const int64_t begin = (i - row * blocks_per_row) * kNvfp4BlockSize;
+    fake_quantize_warps(Numerics numerics, int64_t group, const Element* in, Element* out,
+                        Tensor tensor) {
+  constexpr int kWarps = kThreads / WarpGroup::kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % WarpGroup::kWarp;
+  const int64_t groups_per_row = (tensor.head_dim + group - 1) / group;
+  const int64_t groups = tensor.rows * groups_per_row;
+  const int64_t first = int64_t{blockIdx.x} * kWarps + threadIdx.x / WarpGroup::kWarp;
+  for (int64_t i = first; i < groups; i += int64_t{gridDim.x} * kWarps) {
+    const int64_t row = i / groups_per_row;
+    const int64_t begin = (i - row * groups_per_row) * group;
     const int64_t left = tensor.head_dim - begin;
-    const int count = left < kNvfp4BlockSize ? static_cast<int>(left) : kNvfp4BlockSize;
     const Element* from = in + row * tensor.in_stride + begin;
     Element* to = out + row * tensor.out_stride + begin;
-    float values[kNvfp4BlockSize];
-    for (int k = 0; k < kNvfp4BlockSize; ++k) values[k] = k < count ? load_element(from[k]) : 0.0f;
-    const float bmax = block_max(values, kNvfp4BlockSize);
-    for (int k = 0; k < kNvfp4BlockSize; ++k) {
-      if (k >= count) break;
-      store_element(fake_quantize_in_block<kRounding>(quantizer, bmax, values[k]), to[k]);
+    WarpGroup values(static_cast<int>(left < group ? left : group), lane);
+    for (int k = 0; values.holds(k); ++k) {
+      values.values[k] = load_element(from[lane + k * WarpGroup::kWarp]);
+    }
+    numerics.fake_quantize(values);
+    for (int k = 0; values.holds(k); ++k) {
+      store_element(values.values[k], to[lane + k * WarpGroup::kWarp]);
     }
   }
 }
 
 template <typename Element>
-bool fits_pieces(const Element* in, const Element* out, const Tensor& tensor) {
+bool fits_pieces(const Element* in, const Element* out, const Tensor& tensor, int64_t group) {
   constexpr int64_t kPiece = kPieceBytes / sizeof(Element);
-  return tensor.head_dim % kNvfp4BlockSize == 0 && tensor.in_stride % kPiece == 0 &&
+  return tensor.head_dim % group == 0 && tensor.in_stride % kPiece == 0 &&
          tensor.out_stride % kPiece == 0 && reinterpret_cast<uintptr_t>(in) % kPieceBytes == 0 &&
          reinterpret_cast<uintptr_t>(out) % kPieceBytes == 0;
 }
 
-template <Rounding kRounding, typename Element>
-Status launch(const Quantizer& quantizer, const Element* in, Element* out, const Tensor& tensor,
-              cudaStream_t stream) {
-  if (fits_pieces(in, out, tensor)) {
-    const int64_t pieces = tensor.rows * tensor.head_dim * sizeof(Element) / kPieceBytes;
-    fake_quantize_pieces<kRounding>
-        <<<grid_blocks(pieces, kThreads), kThreads, 0, stream>>>(quantizer, in, out, tensor);
-  } else {
-    const int64_t blocks =
-        tensor.rows * ((tensor.head_dim + kNvfp4BlockSize - 1) / kNvfp4BlockSize);
-    fake_quantize_blocks<kRounding>
-        <<<grid_blocks(blocks, kThreads), kThreads, 0, stream>>>(quantizer, in, out, tensor);
+template <typename Element>
+struct Launch {
+  const Quantizer& quantizer;
+  const Element* in;
+  Element* out;
+  Tensor tensor;
+  cudaStream_t stream;
+
+  template <typename Numerics>
+  Status operator()(const Numerics& numerics) const {
+    const int64_t asked = quantizer.group > 0 ? quantizer.group : tensor.head_dim;
+    const int64_t group = Numerics::kGroup > 0 ? Numerics::kGroup : asked;
+    if (!fits_pieces(in, out, tensor, group)) return warps(numerics, group);
+    if constexpr (Numerics::kGroup > 0) return pieces<Numerics::kGroup>(numerics);
+    if (group == 32) return pieces<32>(numerics);
+    if (group == 64) return pieces<64>(numerics);
+    if (group == 128) return pieces<128>(numerics);
+    return warps(numerics, group);
   }
-  return launch_status("fake_quantize");
-}
+
+  template <int kGroup, typename Numerics>
+  Status pieces(const Numerics& numerics) const {
+    Tensor whole = tensor;
+    const int64_t count = tensor.rows * tensor.head_dim;
+    if (tensor.in_stride == tensor.head_dim && tensor.out_stride == tensor.head_dim) {
+      whole = Tensor{count, count, 1, count};  // one long row: no division by its length
+    }
+    const int64_t threads = count * static_cast<int64_t>(sizeof(Element)) / kPieceBytes;
+    fake_quantize_pieces<Numerics, kGroup>
+        <<<grid_blocks(threads, kThreads), kThreads, 0, stream>>>(numerics, in, out, whole);
+    return launch_status("fake_quantize");
+  }
+
+  template <typename Numerics>
+  Status warps(const Numerics& numerics, int64_t group) const {
+    const int64_t groups = tensor.rows * ((tensor.head_dim + group - 1) / group);
+    fake_quantize_warps<<<grid_blocks(groups * WarpGroup::kWarp, kThreads), kThreads, 0, stream>>>(
+        numerics, group, in, out, tensor);
+    return launch_status("fake_quantize");
+  }
+};
 
 template <typename Element>
 Status fake_quantize(const Quantizer& quantizer, const Element* in, Element* out, Tensor tensor,
                      cudaStream_t stream) {
   if (tensor.rows <= 0 || tensor.head_dim <= 0) return {};
-  const bool adjoin = tensor.in_stride == tensor.head_dim && tensor.out_stride == tensor.head_dim;
-  if (adjoin &&
-      tensor.head_dim % kNvfp4BlockSize == 0) {  // one long row: no division by its length
-    const int64_t count = tensor.rows * tensor.head_dim;
-    tensor = Tensor{count, count, 1, count};
-  }
-  switch (quantizer.rounding) {
-    case Rounding::kBf16:
-      return launch<Rounding::kBf16>(quantizer, in, out, tensor, stream);
-    case Rounding::kFp8E4m3:
-      return launch<Rounding::kFp8E4m3>(quantizer, in, out, tensor, stream);
-    case Rounding::kNvfp4Served:
-      return launch<Rounding::kNvfp4Served>(quantizer, in, out, tensor, stream);
-    case Rounding::kNvfp4Modelopt:
-      return launch<Rounding::kNvfp4Modelopt>(quantizer, in, out, tensor, stream);
-  }
-  return internal_error("a quantizer without a rounding");
+  return visit(quantizer, Launch<Element>{quantizer, in, out, tensor, stream});
 }
 
 // Magnitudes order as integers do: a maximum of integers is the same in any order, so atomics do.

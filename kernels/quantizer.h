@@ -7,39 +7,47 @@
 
 namespace bitalloc {
 
-enum class Rounding { kBf16, kFp8E4m3, kNvfp4Served, kNvfp4Modelopt };
+// Every struct of numerics (kernels/formats/): enumerator, struct, member of Quantizer.
+#define BA_EVERY_ROUNDING(X)                 \
+  X(kBf16, Bf16Rounding, bf16)               \
+  X(kFp8E4m3, Fp8E4m3Rounding, fp8_e4m3)     \
+  X(kNvfp4Served, Nvfp4Served, nvfp4_served) \
+  X(kNvfp4Modelopt, Nvfp4Modelopt, nvfp4_modelopt)
+
+#define BA_ENUMERATOR(name, Type, member) name,
+#define BA_MEMBER(name, Type, member) Type member;
+#define BA_SETTER(name, Type, member) \
+  void set(const Type& value) {       \
+    rounding = Rounding::name;        \
+    member = value;                   \
+  }
+#define BA_VISIT_CASE(name, Type, member) \
+  case Rounding::name:                    \
+    return visitor(quantizer.member);
+
+enum class Rounding { BA_EVERY_ROUNDING(BA_ENUMERATOR) };
 
 // Made by `make_quantizer` (kernels/fake_quant.h). Only the member of its rounding is meaningful.
 struct Quantizer {
   Rounding rounding = Rounding::kBf16;
-  Fp8Scale fp8_scale = {1.0f, 1.0f};
-  float nvfp4_global_scale = 1.0f;
+  int group = 0;  // neighbours of a row that share a scale, where the struct's kGroup is 0; 0: all
+  union {
+    Bf16Rounding unused = {};
+    BA_EVERY_ROUNDING(BA_MEMBER)
+  };
+  BA_EVERY_ROUNDING(BA_SETTER)
 };
 
-// Fake-quantizes 16 neighbours of one row (a block for NVFP4, just 16 values otherwise), or any
-// part of them: `values` is all or one of them, `bmax` the largest magnitude of all, NaN if there
-// is a NaN. `kRounding` must be quantizer.rounding; a template argument, so that loops hold no
-// branch.
-template <Rounding kRounding, typename Float>
-BA_HOST_DEVICE Float fake_quantize_in_block(const Quantizer& quantizer, float bmax, Float values) {
-  const float global_scale = quantizer.nvfp4_global_scale;
-  if constexpr (kRounding == Rounding::kBf16) {
-    return bf16_round(values);
-  } else if constexpr (kRounding == Rounding::kFp8E4m3) {
-    return fp8_fake_quantize(values, quantizer.fp8_scale);
-  } else if constexpr (kRounding == Rounding::kNvfp4Served) {
-    const float scale = nvfp4_block_scale(bmax, global_scale);
-    const float reciprocal = nvfp4_served_reciprocal(scale, global_scale);
-    return nvfp4_served_element(values, reciprocal, scale, global_scale);
-  } else {
-    const float scale = nvfp4_modelopt_effective_scale(bmax, global_scale);
-    return nvfp4_modelopt_element(values, scale);
-  }
+// visitor(struct of numerics).
+template <typename Visitor>
+inline __attribute__((always_inline)) auto visit(const Quantizer& quantizer, Visitor visitor) {
+  switch (quantizer.rounding) { BA_EVERY_ROUNDING(BA_VISIT_CASE) }
+  return visitor(quantizer.bf16);
 }
 
-// Whether a rounding looks at bmax.
-template <Rounding kRounding>
-constexpr bool kNeedsBlockMax =
-    kRounding == Rounding::kNvfp4Served || kRounding == Rounding::kNvfp4Modelopt;
+#undef BA_ENUMERATOR
+#undef BA_MEMBER
+#undef BA_SETTER
+#undef BA_VISIT_CASE
 
 }  // namespace bitalloc

@@ -4,7 +4,7 @@
 //   [s|eeeeeeee|mmmmmmm]     value = (-1)^s · 1.m · 2^(e-127), subnormals and infinities as float32
 #pragma once
 
-#include "kernels/numerics.h"
+#include "kernels/group.h"
 
 namespace bitalloc {
 
@@ -36,5 +36,15 @@ template <typename Float>
 BA_HOST_DEVICE Float bf16_round(Float value) {
   return float_from_bits(bf16_bits(value) << 16);
 }
+
+// Whatever neighbours it is given: values do not depend on each other.
+struct Bf16Rounding {
+  static constexpr int kGroup = 16;
+
+  template <typename Group>
+  BA_HOST_DEVICE void fake_quantize(Group& group) const {
+    group.map([](auto x) BA_INLINE { return bf16_round(x); });
+  }
+};
 
 }  // namespace bitalloc

@@ -15,7 +15,7 @@
 // before the cast: at ties of the E4M3 grid only.
 #pragma once
 
-#include "kernels/numerics.h"
+#include "kernels/group.h"
 
 namespace bitalloc {
 
@@ -72,5 +72,16 @@ template <typename Float>
 BA_HOST_DEVICE Float fp8_fake_quantize(Float value, Fp8Scale scale) {
   return multiply_rounded(e4m3_round(multiply_rounded(value, scale.forward)), scale.inverse);
 }
+
+// One scale a tensor.
+struct Fp8E4m3Rounding {
+  Fp8Scale scale;
+  static constexpr int kGroup = 16;
+
+  template <typename Group>
+  BA_HOST_DEVICE void fake_quantize(Group& group) const {
+    group.map([scale = scale](auto x) BA_INLINE { return fp8_fake_quantize(x, scale); });
+  }
+};
 
 }  // namespace bitalloc

@@ -36,7 +36,7 @@
 #pragma once
 
 #include "kernels/formats/fp8_e4m3.h"
-#include "kernels/numerics.h"
+#include "kernels/group.h"
 
 namespace bitalloc {
 
@@ -119,6 +119,30 @@ template <typename Float>
 BA_HOST_DEVICE Float nvfp4_modelopt_element(Float value, float effective_scale) {
   return multiply_rounded(e2m1_round(divide_rounded(value, effective_scale)), effective_scale);
 }
+
+struct Nvfp4Served {
+  float global_scale;
+  static constexpr int kGroup = kNvfp4BlockSize;
+
+  template <typename Group>
+  BA_HOST_DEVICE void fake_quantize(Group& group) const {
+    const float g = global_scale;
+    const float scale = nvfp4_block_scale(group.largest(), g);
+    const float reciprocal = nvfp4_served_reciprocal(scale, g);
+    group.map([=](auto x) BA_INLINE { return nvfp4_served_element(x, reciprocal, scale, g); });
+  }
+};
+
+struct Nvfp4Modelopt {
+  float global_scale;
+  static constexpr int kGroup = kNvfp4BlockSize;
+
+  template <typename Group>
+  BA_HOST_DEVICE void fake_quantize(Group& group) const {
+    const float scale = nvfp4_modelopt_effective_scale(group.largest(), global_scale);
+    group.map([=](auto x) BA_INLINE { return nvfp4_modelopt_element(x, scale); });
+  }
+};
 
 // Largest magnitude of `count` values; NaN if there is one.
 BA_HOST_DEVICE float block_max(const float* values, int count) {
