@@ -27,7 +27,7 @@ int64_t row_bytes(const ModelRef& model, int64_t width, const Format& format, in
   const int64_t heads = std::max<int64_t>(1, model.num_kv_heads);
   const int64_t head_width = width / heads;
   const int64_t heads_here = ceil_div(heads, ranks);
-  const double bits = bits_per_element(format) * static_cast<double>(head_width);
+  const double bits = bits_per_element(format, {head_width}) * static_cast<double>(head_width);
   return heads_here * static_cast<int64_t>(std::ceil(bits / 8));
 }
 

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/format.h"
+#include "kernels/formats/format.h"
 #include "common/kv_budget.h"
 #include "common/search_spec.h"
 #include "common/status.h"

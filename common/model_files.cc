@@ -183,7 +183,7 @@ std::vector<Site> kv_sites(const ModelConfig& config) {
   std::vector<Site> sites;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     sites.push_back({fmt::format("model.layers.{}.self_attn", layer), layer, config.k_width(),
-                     config.v_width()});
+                     config.v_width(), config.head_dim});
   }
   return sites;
 }

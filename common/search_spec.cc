@@ -71,6 +71,8 @@ Status validate_sites(const SearchSpec& spec) {
     BA_RETURN_IF_ERROR(in_range(site.layer, 0, spec.model.num_layers - 1, "sites.layer"));
     BA_RETURN_IF_ERROR(in_range(site.k_width, 1, int64_t{1} << 24, "sites.k_width"));
     BA_RETURN_IF_ERROR(in_range(site.v_width, 1, int64_t{1} << 24, "sites.v_width"));
+    BA_RETURN_IF_ERROR(in_range(site.head_dim, 0, int64_t{1} << 16, "sites.head_dim"));
+    BA_RETURN_IF_ERROR(in_range(site.context, 0, kMaxLength, "sites.context"));
     if (!names.insert(site.name).second || !layers.insert(site.layer).second) {
       return invalid_argument(fmt::format("site '{}' appears twice", site.name), "sites");
     }
@@ -156,6 +158,8 @@ Result<std::vector<Site>> sites_from_json(const Json& json) {
     BA_ASSIGN_OR_RETURN(site.layer, json_field<int64_t>(row, "layer", "spec.sites"));
     BA_ASSIGN_OR_RETURN(site.k_width, json_field<int64_t>(row, "k_width", "spec.sites"));
     BA_ASSIGN_OR_RETURN(site.v_width, json_field<int64_t>(row, "v_width", "spec.sites"));
+    BA_ASSIGN_OR_RETURN(site.head_dim, json_field_or<int64_t>(row, "head_dim", "spec.sites", 0));
+    BA_ASSIGN_OR_RETURN(site.context, json_field_or<int64_t>(row, "context", "spec.sites", 0));
     sites.push_back(site);
   }
   return sites;
@@ -176,10 +180,16 @@ Result<std::vector<Configuration>> configurations_from_json(const Json& json) {
 
 }  // namespace
 
+CacheShape cache_shape(const Site& site) {
+  return {site.head_dim > 0 ? site.head_dim : std::max(site.k_width, site.v_width), site.context};
+}
+
 double candidate_bits(const Site& site, const Candidate& candidate) {
+  const CacheShape shape = cache_shape(site);
   const double k_width = static_cast<double>(site.k_width);
   const double v_width = static_cast<double>(site.v_width);
-  return (k_width * bits_per_element(candidate.k) + v_width * bits_per_element(candidate.v)) /
+  return (k_width * bits_per_element(candidate.k, shape) +
+          v_width * bits_per_element(candidate.v, shape)) /
          (k_width + v_width);
 }
 
@@ -230,7 +240,9 @@ Json to_json(const SearchSpec& spec) {
     sites.push_back({{"name", site.name},
                      {"layer", site.layer},
                      {"k_width", site.k_width},
-                     {"v_width", site.v_width}});
+                     {"v_width", site.v_width},
+                     {"head_dim", site.head_dim},
+                     {"context", site.context}});
   }
   Json configurations = Json::array();
   for (const auto& configuration : spec.configurations) {

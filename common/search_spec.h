@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "common/format.h"
 #include "common/ids.h"
 #include "common/json.h"
 #include "common/kv_budget.h"
 #include "common/status.h"
+#include "kernels/formats/format.h"
 
 namespace bitalloc {
 
@@ -37,8 +37,14 @@ struct Site {
   int64_t layer = 0;    // index of the decoder layer
   int64_t k_width = 0;  // elements a token: num_kv_heads × head_dim
   int64_t v_width = 0;
+  // Elements of a head; 0, in searches of releases that did not write it: one head as wide as the
+  // site. Not part of the fingerprint: the model's configuration is.
+  int64_t head_dim = 0;
+  int64_t context = 0;  // tokens of a sequence that bits are counted at; see CacheShape
 };
 
+// With a head as wide as the site where the site does not say.
+CacheShape cache_shape(const Site& site);
 // Stored bits an element of `candidate` at `site`: (k_width·k_bits + v_width·v_bits) / both widths.
 double candidate_bits(const Site& site, const Candidate& candidate);
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "common/format.h"
+#include "kernels/formats/format.h"
 #include "kernels/quantizer.h"
 
 namespace bitalloc {

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "common/format.h"
+#include "kernels/formats/format.h"
 
 namespace bitalloc {
 

@@ -17,6 +17,7 @@
 #include <random>
 
 #include "common/checkpoint.h"
+#include "kernels/formats/catalogue.h"
 #include "solver/allocate.h"
 #include "solver/solve.h"
 
@@ -41,8 +42,8 @@ struct Arguments {
 std::vector<Candidate> cheapest_pairs(int count) {
   std::vector<Candidate> pairs;
   const Site square{"", 0, 1, 1};
-  for (const FormatDescription& k : all_formats()) {
-    for (const FormatDescription& v : all_formats()) pairs.push_back({k.format, v.format});
+  for (const FormatRow& k : format_catalogue()) {
+    for (const FormatRow& v : format_catalogue()) pairs.push_back({{k.kind}, {v.kind}});
   }
   std::stable_sort(pairs.begin(), pairs.end(), [&](const Candidate& a, const Candidate& b) {
     return candidate_bits(square, a) < candidate_bits(square, b);

@@ -130,7 +130,9 @@ Row without(const Choices& choices, std::string name, const Forbidden& forbidden
   row.upper = 0;
   for (const SiteChoices& site : choices) {
     auto& counts = row.coefficient.emplace_back();
-    for (const Choice& choice : site.choices) counts.push_back(forbidden(choice.candidate) ? 1 : 0);
+    for (const Choice& choice : site.choices) {
+      counts.push_back(forbidden(site, choice.candidate) ? 1 : 0);
+    }
   }
   return row;
 }
@@ -147,15 +149,18 @@ Status add_exclusions(const Resolver& resolver, const Choices& choices,
     if (site != "*") continue;
     BA_ASSIGN_OR_RETURN(const Candidate excluded, parse_candidate(candidate));
     constraints.rows.push_back(
-        without(choices, std::move(name), [&](const Candidate& c) { return c == excluded; }));
+        without(choices, std::move(name),
+                [&](const SiteChoices&, const Candidate& c) { return c == excluded; }));
   }
   return {};
 }
 
-Row k_not_below_v(const Choices& choices) {
-  return without(choices, "k_not_below_v", [](const Candidate& candidate) {
-    return bits_per_element(candidate.k) < bits_per_element(candidate.v);
-  });
+Row k_not_below_v(const SearchSpec& spec, const Choices& choices) {
+  const auto below = [&](const SiteChoices& site, const Candidate& candidate) {
+    const CacheShape shape = cache_shape(spec.sites[site.site]);
+    return bits_per_element(candidate.k, shape) < bits_per_element(candidate.v, shape);
+  };
+  return without(choices, "k_not_below_v", below);
 }
 
 Status add_groups(const Resolver& resolver, const std::vector<std::vector<std::string>>& groups,
@@ -351,7 +356,7 @@ Result<Constraints> make_constraints(const SearchSpec& spec, const Choices& choi
   }
   BA_RETURN_IF_ERROR(add_pins(resolver, pins, constraints));
   BA_RETURN_IF_ERROR(add_exclusions(resolver, choices, limits.exclude, constraints));
-  if (limits.k_not_below_v) constraints.rows.push_back(k_not_below_v(choices));
+  if (limits.k_not_below_v) constraints.rows.push_back(k_not_below_v(spec, choices));
   BA_RETURN_IF_ERROR(add_groups(resolver, limits.same, constraints));
   if (limits.max_formats) add_max_formats(choices, *limits.max_formats, constraints);
   if (limits.deployed) {

@@ -27,7 +27,6 @@
 namespace bitalloc {
 namespace {
 
-constexpr int64_t kNvfp4Block = 16;
 // A core's product runs at full speed on tiles that a GPU would find small.
 constexpr int64_t kCpuTileBytes = int64_t{64} << 20;
 constexpr int64_t kGpuTileBytes = int64_t{512} << 20;
@@ -38,12 +37,7 @@ bool is_reference(const Candidate& candidate) {
 
 Status check_side(const Format& format, float amax, const ModelConfig& config, int layer,
                   const char* side) {
-  if (format.kind == FormatKind::kNvfp4 && config.head_dim % kNvfp4Block != 0) {
-    return unsupported(fmt::format("nvfp4 needs a head_dim that is a multiple of {}; this model's "
-                                   "is {}",
-                                   kNvfp4Block, config.head_dim),
-                       "candidates");
-  }
+  BA_RETURN_IF_ERROR(check_head_dim(format, config.head_dim));
   if (format.scale == ScalePolicy::kCalibrated && !(std::isfinite(amax) && amax > 0.0F)) {
     return invalid_argument(fmt::format("layer {}: {} needs a calibrated amax for {}, not {}",
                                         layer, side, format_name(format), amax),

@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "common/format.h"
+#include "kernels/formats/format.h"
 #include "common/model_files.h"
 #include "common/status.h"
 #include "common/tokens.h"

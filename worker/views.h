@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/format.h"
+#include "kernels/formats/format.h"
 #include "worker/kv_view.h"
 #include "worker/scorer.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/format.h"
+#include "kernels/formats/format.h"
 #include "common/json.h"
 #include "common/status.h"
 

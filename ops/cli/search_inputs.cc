@@ -41,15 +41,14 @@ std::vector<std::string> split_candidates(const std::string& text) {
 
 // The scorer's kernels work on whole blocks: better refused now than by a worker.
 Status check_blocks(const ModelConfig& config, const std::vector<Candidate>& candidates) {
-  constexpr int64_t kBlock = 16;  // kernels/formats/nvfp4.h
   for (const Candidate& candidate : candidates) {
-    const bool blocked =
-        candidate.k.kind == FormatKind::kNvfp4 || candidate.v.kind == FormatKind::kNvfp4;
-    if (!blocked || config.head_dim % kBlock == 0) continue;
-    return unsupported(fmt::format("nvfp4 needs a head_dim that is a multiple of {}; config.json "
-                                   "says {}",
-                                   kBlock, config.head_dim),
-                       "config.json.head_dim", "leave nvfp4 out with --candidates");
+    for (const Format& format : {candidate.k, candidate.v}) {
+      Status fits = check_head_dim(format, config.head_dim);
+      if (fits.ok()) continue;
+      Error error = fits.error();
+      error.field = "config.json.head_dim";
+      return error;
+    }
   }
   return {};
 }

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "common/format.h"
+#include "kernels/formats/format.h"
 #include "common/score_table.h"
 #include "common/search_spec.h"
 #include "common/status.h"

@@ -5,19 +5,21 @@
 #include <memory>
 
 #include "common/files.h"
-#include "common/format.h"
+#include "kernels/formats/catalogue.h"
 #include "ops/cli/output.h"
 #include "ops/cli/recipe.h"
 
 namespace bitalloc::cli {
 namespace {
 
+constexpr int64_t kHeadDim = 128;  // that costs are shown for
+
 Result<int> formats(const Context& context) {
   Json rows = Json::array();
   Table table({{"format"}, {"bits", Table::Align::kRight}, {"scales"}, {"served by"}, {"what"}});
-  for (const FormatDescription& format : all_formats()) {
-    const std::string name = format_name(format.format);
-    const double bits = bits_per_element(format.format);
+  for (const FormatRow& format : format_catalogue()) {
+    const std::string name = format.name;
+    const double bits = bits_per_element({format.kind}, {kHeadDim});
     table.add({name, bits_text(bits), format.granularity, format.served_by, format.description});
     rows.push_back({{"format", name},
                     {"bits_per_element", bits},

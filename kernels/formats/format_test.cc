@@ -1,4 +1,4 @@
-#include "common/format.h"
+#include "kernels/formats/format.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@ namespace {
 
 TEST(Format, BitsAreThoseOfTheFormatsDefinition) {
   // NVFP4: 16 codes of 4 bits and one scale of 8 bits: (16·4 + 8) / 16.
-  EXPECT_EQ(bits_per_element(*parse_format("nvfp4")), (16 * 4 + 8) / 16.0);
-  EXPECT_EQ(bits_per_element(*parse_format("fp8_e4m3")), 8.0);
-  EXPECT_EQ(bits_per_element(*parse_format("bf16")), 16.0);
+  EXPECT_EQ(bits_per_element(*parse_format("nvfp4"), {64}), (16 * 4 + 8) / 16.0);
+  EXPECT_EQ(bits_per_element(*parse_format("fp8_e4m3"), {64}), 8.0);
+  EXPECT_EQ(bits_per_element(*parse_format("bf16"), {64}), 16.0);
 }
 
 TEST(Format, CanonicalNamesComeBack) {

@@ -1,0 +1,133 @@
+#include "kernels/formats/format.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "kernels/formats/catalogue.h"
+
+namespace bitalloc {
+namespace {
+
+Error unusable(const std::string& message,
+               const std::string& hint = "`bitalloc formats` lists them") {
+  return invalid_argument(message, "candidates", hint);
+}
+
+Result<const FormatRow*> find_row(std::string_view name) {
+  if (name == "fp8") name = "fp8_e4m3";
+  if (name == "bfloat16") name = "bf16";
+  std::vector<const char*> known;
+  for (const FormatRow& row : format_catalogue()) {
+    if (name == row.name) return &row;
+    known.push_back(row.name);
+  }
+  return unusable(fmt::format("unknown format '{}'; there are {}", name, fmt::join(known, ", ")));
+}
+
+// What a parameter may be, for messages.
+std::string choices_text(const ParameterUse& use) {
+  const auto& values = use.parameter->values;
+  return fmt::format("{}={}", use.parameter->name,
+                     values.empty() ? fmt::format("{}", fmt::join(use.numbers, "|"))
+                                    : fmt::format("{}", fmt::join(values, "|")));
+}
+
+// The value of a text, as it stands in Format.
+std::optional<uint32_t> value_of(const ParameterUse& use, std::string_view text) {
+  const auto& names = use.parameter->values;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (text == names[i]) return static_cast<uint32_t>(i);
+  }
+  uint32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  const auto found = std::find(use.numbers.begin(), use.numbers.end(), number);
+  if (found == use.numbers.end()) return std::nullopt;
+  return found == use.numbers.begin() ? 0 : number;
+}
+
+Status apply_parameter(const FormatRow& row, std::string_view text, Format& format) {
+  const size_t equals = text.find('=');
+  for (const ParameterUse& use : row.parameters) {
+    if (equals == std::string_view::npos || text.substr(0, equals) != use.parameter->name) continue;
+    const auto value = value_of(use, text.substr(equals + 1));
+    if (!value) break;
+    use.parameter->set(format, *value);
+    return {};
+  }
+  std::vector<std::string> choices;
+  for (const ParameterUse& use : row.parameters) choices.push_back(choices_text(use));
+  return unusable(fmt::format("format '{}' has no parameter '{}'", row.name, text),
+                  choices.empty() ? fmt::format("{} has no parameters", row.name)
+                                  : fmt::format("parameters: {}", fmt::join(choices, "; ")));
+}
+
+std::string value_text(const Parameter& parameter, uint32_t value) {
+  return parameter.values.empty() ? std::to_string(value) : parameter.values[value];
+}
+
+}  // namespace
+
+double bits_per_element(const Format& format, const CacheShape& shape) {
+  return catalogue_row(format.kind).bits(format, shape.head_dim);
+}
+
+Status check_head_dim(const Format& format, int64_t head_dim) {
+  const int64_t multiple = catalogue_row(format.kind).head_dim_multiple;
+  if (head_dim % multiple == 0) return {};
+  return unsupported(fmt::format("{} needs a head_dim that is a multiple of {}, not {}",
+                                 format_name(format), multiple, head_dim),
+                     "candidates", "leave it out with --candidates");
+}
+
+std::string format_name(const Format& format) {
+  const FormatRow& row = catalogue_row(format.kind);
+  std::vector<std::string> parameters;
+  for (const ParameterUse& use : row.parameters) {
+    const uint32_t value = use.parameter->get(format);
+    if (value == 0) continue;
+    parameters.push_back(
+        fmt::format("{}={}", use.parameter->name, value_text(*use.parameter, value)));
+  }
+  if (parameters.empty()) return row.name;
+  return fmt::format("{}[{}]", row.name, fmt::join(parameters, ","));
+}
+
+Result<Format> parse_format(std::string_view text) {
+  const size_t open = text.find('[');
+  BA_ASSIGN_OR_RETURN(const FormatRow* row, find_row(text.substr(0, open)));
+  Format format;
+  format.kind = row->kind;
+  if (open == std::string_view::npos) return format;
+  if (text.back() != ']') {
+    return unusable(fmt::format("format '{}' lacks its closing bracket", text));
+  }
+  std::string_view rest = text.substr(open + 1, text.size() - open - 2);
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    BA_RETURN_IF_ERROR(apply_parameter(*row, rest.substr(0, comma), format));
+    rest = comma == std::string_view::npos ? "" : rest.substr(comma + 1);
+  }
+  return format;
+}
+
+std::string candidate_name(const Candidate& candidate) {
+  return format_name(candidate.k) + "/" + format_name(candidate.v);
+}
+
+Result<Candidate> parse_candidate(std::string_view text) {
+  const size_t slash = text.find('/');
+  if (slash == std::string_view::npos) {
+    BA_ASSIGN_OR_RETURN(const Format both, parse_format(text));
+    return Candidate{both, both};
+  }
+  BA_ASSIGN_OR_RETURN(const Format k, parse_format(text.substr(0, slash)));
+  BA_ASSIGN_OR_RETURN(const Format v, parse_format(text.substr(slash + 1)));
+  return Candidate{k, v};
+}
+
+}  // namespace bitalloc
