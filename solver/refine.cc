@@ -102,11 +102,12 @@ Result<Refinement> refine(const Problem& problem, const Constraints& constraints
   Refinement& found = search.found();
   std::vector<std::vector<int>> choices = search.next(start, options.neighbours);
   choices.insert(choices.begin(), start);
-  found.end = choices.size() > 1 ? Refinement::End::kRounds : Refinement::End::kNoneLeft;
+  found.end = Refinement::End::kRounds;
   while (!choices.empty()) {
     BA_ASSIGN_OR_RETURN(const bool better, search.measure_round(choices));
     if (!better) {
-      if (choices.size() > 1) found.end = Refinement::End::kNoneBetter;
+      const bool only_start = found.measured.size() == 1;
+      found.end = only_start ? Refinement::End::kNoneLeft : Refinement::End::kNoneBetter;
       break;
     }
     if (found.rounds == options.rounds) break;
