@@ -233,6 +233,10 @@ Json answer_json(const RefineFlags& flags, const Task& task, const Refinement& f
           {"all_neighbours_measured", found.exhausted}};
 }
 
+std::string number_text(const Json& value) {
+  return value.is_null() ? "-" : fmt::format("{:.3f}", value.get<double>());
+}
+
 std::string measured_table(const Json& measured) {
   using Align = Table::Align;
   Table table({{"round", Align::kRight},
@@ -243,18 +247,12 @@ std::string measured_table(const Json& measured) {
                {"ratio", Align::kRight},
                {"assignment"}});
   for (const Json& one : measured) {
-    const Json& ratio = one.at("ratio");
     table.add({one.at("round").dump(), bits_text(one.at("effective_bits")),
                nats_text(one.at("predicted_kl_nats")), nats_text(one.at("measured_kl_nats")),
-               nats_text(one.at("standard_error")),
-               ratio.is_null() ? "-" : fmt::format("{:.3f}", ratio.get<double>()),
+               nats_text(one.at("standard_error")), number_text(one.at("ratio")),
                one.at("configuration")});
   }
   return table.text();
-}
-
-std::string number_text(const Json& value) {
-  return value.is_null() ? "-" : fmt::format("{:.3f}", value.get<double>());
 }
 
 std::string answer_text(const Json& answer) {
@@ -274,13 +272,14 @@ std::string answer_text(const Json& answer) {
         nats_text(refined.at("measured_kl_nats")), nats_text(answer.at("improvement_kl_nats")),
         nats_text(answer.at("improvement_standard_error")));
   }
-  text += fmt::format(
-      "\n{} rounds, {} assignments measured on {}; {}, {}", answer.at("rounds").get<int>(),
-      answer.at("measured").size(),
-      answer.at("held_out") == true ? "other data than was searched with"
-                                    : "the tokens of the search",
-      answer.at("ended").get<std::string>(),
-      all ? "all were measured: no swap within the budget helps" : "others were not measured");
+  const int rounds = answer.at("rounds");
+  text += fmt::format("\n{} assignments measured in {} round{} on {}; {}; {}",
+                      answer.at("measured").size(), rounds, rounds == 1 ? "" : "s",
+                      answer.at("held_out") == true ? "other data than was searched with"
+                                                    : "the tokens of the search",
+                      answer.at("ended").get<std::string>(),
+                      all ? "all neighbours were measured: no swap within the budget helps"
+                          : "some neighbours were not measured");
   text += fmt::format(
       "\nadditivity: measured / sum of sites {} at the median, rank correlation {}, slope {}",
       number_text(additivity.at("ratio_median")), number_text(additivity.at("spearman")),
@@ -323,10 +322,10 @@ void add_refine_command(CommandLine& line) {
   add_limit_options(command, flags->limits);
   command->add_option("--pin", flags->pins, "SITE=CANDIDATE that must be kept (repeatable)")
       ->allow_extra_args(false);
-  command->add_option("--neighbours", flags->search.neighbours, "measured a round")
+  command->add_option("--neighbours", flags->search.neighbours, "neighbours to measure a round")
       ->check(CLI::Range(1, 200))
       ->capture_default_str();
-  command->add_option("--rounds", flags->search.rounds, "at most")
+  command->add_option("--rounds", flags->search.rounds, "rounds at most")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   add_worker_options(command, *workers);
