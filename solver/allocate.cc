@@ -19,8 +19,8 @@ struct Request {
   const ScoreTable& table;
   const AllocateOptions& options;
   double effective_bits;  // 0: no such budget
-  Limits limits;
-  const Constraints* constraints = nullptr;
+  const Limits& limits;
+  const Constraints* constraints;
 };
 
 Status check_complete(const std::string& id, const SearchSpec& spec, const ScoreTable& table,
@@ -59,17 +59,10 @@ Json scores_json(const Request& request, size_t site) {
 }
 
 Json sites_json(const Request& request, const Choices& choices, const std::vector<int>& picked) {
-  Json sites = Json::array();
+  Json sites = assignment_sites_json(request.spec, choices, picked);
+  if (!request.options.with_scores) return sites;
   for (size_t i = 0; i < choices.size(); ++i) {
-    const Site& site = request.spec.sites[choices[i].site];
-    const Choice& choice = chosen(choices[i], picked[i]);
-    Json row = {{"site", site.name},
-                {"candidate", candidate_name(choice.candidate)},
-                {"bits", candidate_bits(site, choice.candidate)},
-                {"kl_nats_per_token", choice.score.kl_nats_per_token},
-                {"standard_error", optional_json(choice.score.standard_error)}};
-    if (request.options.with_scores) row["scores"] = scores_json(request, choices[i].site);
-    sites.push_back(std::move(row));
+    sites[i]["scores"] = scores_json(request, choices[i].site);
   }
   return sites;
 }
@@ -102,13 +95,13 @@ Status add_errors(const Request& request, const Choices& choices, const Samples&
 }
 
 // What is asked, and where nothing is, what was asked at submission.
-Result<Request> make_request(const SearchSpec& spec, const ScoreTable& table, double effective_bits,
-                             const AllocateOptions& options) {
-  Request request{spec, table, options, effective_bits, options.limits};
-  if (effective_bits != 0 || options.limits.memory) return request;
-  request.effective_bits = spec.effective_bits;
-  request.limits.memory = spec.memory;
-  if (request.effective_bits != 0 || request.limits.memory) return request;
+Result<AllocationProblem> budget_of(const SearchSpec& spec, double effective_bits,
+                                    const AllocateOptions& options) {
+  AllocationProblem asked{effective_bits, options.limits};
+  if (effective_bits != 0 || options.limits.memory) return asked;
+  asked.effective_bits = spec.effective_bits;
+  asked.limits.memory = spec.memory;
+  if (asked.effective_bits != 0 || asked.limits.memory) return asked;
   return invalid_argument("the search was submitted without a budget", "effective_bits",
                           "name one: --bits B, or --memory with --context");
 }
@@ -225,19 +218,42 @@ Json to_json(const AllocateOptions& options) {
   return json;
 }
 
+Result<AllocationProblem> allocation_problem(const SearchSpec& spec, const ScoreTable& table,
+                                             double effective_bits,
+                                             const AllocateOptions& options) {
+  BA_ASSIGN_OR_RETURN(AllocationProblem asked, budget_of(spec, effective_bits, options));
+  BA_ASSIGN_OR_RETURN(asked.choices, make_choices(spec, table, may_be_reference(options), false));
+  BA_ASSIGN_OR_RETURN(asked.constraints, make_constraints(spec, asked.choices, asked.effective_bits,
+                                                          options.pins, asked.limits));
+  asked.problem = make_problem(spec, asked.choices, table.complete());
+  return asked;
+}
+
+Json assignment_sites_json(const SearchSpec& spec, const std::vector<SiteChoices>& choices,
+                           const std::vector<int>& picked) {
+  Json sites = Json::array();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const Site& site = spec.sites[choices[i].site];
+    const Choice& choice = chosen(choices[i], picked[i]);
+    sites.push_back({{"site", site.name},
+                     {"candidate", candidate_name(choice.candidate)},
+                     {"bits", candidate_bits(site, choice.candidate)},
+                     {"kl_nats_per_token", choice.score.kl_nats_per_token},
+                     {"standard_error", optional_json(choice.score.standard_error)}});
+  }
+  return sites;
+}
+
 Result<Json> allocate(const std::string& id, const SearchSpec& spec, const Fingerprint& fingerprint,
                       const ScoreTable& table, double effective_bits,
                       const AllocateOptions& options, Reprover* reprover) {
   const bool needs_all = options.smooth || options.confidence.has_value();
   BA_RETURN_IF_ERROR(check_complete(id, spec, table, options.partial && !needs_all));
-  BA_ASSIGN_OR_RETURN(Request request, make_request(spec, table, effective_bits, options));
-  BA_ASSIGN_OR_RETURN(const Choices choices,
-                      make_choices(spec, table, may_be_reference(options), false));
-  BA_ASSIGN_OR_RETURN(
-      const Constraints constraints,
-      make_constraints(spec, choices, request.effective_bits, options.pins, request.limits));
-  request.constraints = &constraints;
-  Problem problem = make_problem(spec, choices, table.complete());
+  BA_ASSIGN_OR_RETURN(AllocationProblem asked,
+                      allocation_problem(spec, table, effective_bits, options));
+  const auto& [budget, limits, choices, scored, constraints] = asked;
+  const Request request{spec, table, options, budget, limits, &constraints};
+  Problem problem = scored;
   Samples samples;
   if (table.complete()) samples = make_samples(table, choices);
   if (options.smooth) problem = smoothed(std::move(problem), fit_weights(samples));

@@ -41,6 +41,22 @@ struct AllocateOptions {
 Result<AllocateOptions> allocate_options(const Json& json, const std::string& where);
 Json to_json(const AllocateOptions& options);
 
+// What allocate() solves, for those who go on from its answer.
+struct AllocationProblem {
+  double effective_bits = 0;  // the budget; 0: none
+  Limits limits = {};
+  std::vector<SiteChoices> choices = {};
+  Problem problem = {};  // scores as measured
+  Constraints constraints = {};
+};
+// Of the same arguments, with the same errors but kInfeasible.
+Result<AllocationProblem> allocation_problem(const SearchSpec& spec, const ScoreTable& table,
+                                             double effective_bits, const AllocateOptions& options);
+
+// "sites" as below, of picked: [site] index of its choice.
+Json assignment_sites_json(const SearchSpec& spec, const std::vector<SiteChoices>& choices,
+                           const std::vector<int>& picked);
+
 // The best assignment within `effective_bits` (0: no such budget) and the limits of `options`; with
 // neither bits nor memory, within the budget of the spec:
 // {"search", "fingerprint", "budget": {"effective_bits" (null: none)}, "effective_bits",

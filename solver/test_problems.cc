@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <numeric>
 
 namespace bitalloc::test {
 namespace {
@@ -111,6 +113,40 @@ Best enumerate(const Problem& problem, double budget) {
     limit += 1e-12L * (limit - free_optimum) + noise;
   }
   return best;
+}
+
+void for_each_assignment(const Problem& problem,
+                         const std::function<void(const std::vector<int>&)>& visit) {
+  std::vector<int> choice(problem.num_sites(), 0);
+  do {
+    visit(choice);
+  } while (advance(problem, &choice));
+}
+
+std::vector<std::vector<int>> enumerate_neighbours(const Problem& problem,
+                                                   const Constraints& constraints,
+                                                   const std::vector<int>& choice) {
+  std::vector<int> unit(choice.size());  // smallest site that must agree with this one
+  std::iota(unit.begin(), unit.end(), 0);
+  for (std::size_t pass = 0; pass < choice.size(); ++pass) {
+    for (const Group& group : constraints.groups) {
+      for (const int a : group.sites) {
+        for (const int b : group.sites) unit[a] = std::min(unit[a], unit[b]);
+      }
+    }
+  }
+  std::vector<std::vector<int>> found;
+  for_each_assignment(problem, [&](const std::vector<int>& other) {
+    std::map<int, double> bits;  // more than now, of every unit that differs
+    for (std::size_t i = 0; i < choice.size(); ++i) {
+      if (other[i] == choice[i]) continue;
+      bits[unit[i]] += problem.width[i] * (problem.bits[i][other[i]] - problem.bits[i][choice[i]]);
+    }
+    const bool swap = bits.size() == 2 && bits.begin()->second * bits.rbegin()->second <= 0;
+    if (bits.size() != 1 && !swap) return;
+    if (violations(problem, constraints, other).empty()) found.push_back(other);
+  });
+  return found;
 }
 
 double capacity_program(const Problem& problem, double budget) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <vector>
 
+#include "solver/constraints.h"
 #include "solver/problem.h"
 
 namespace bitalloc::test {
@@ -32,6 +34,16 @@ struct Best {
 
 // All assignments, in lexicographic order.
 Best enumerate(const Problem& problem, double budget);
+
+// Calls `visit` with every assignment, in lexicographic order.
+void for_each_assignment(const Problem& problem,
+                         const std::function<void(const std::vector<int>&)>& visit);
+
+// By the definition in neighbours.h, looking at all assignments: every neighbour of `choice` that
+// keeps the constraints, in lexicographic order.
+std::vector<std::vector<int>> enumerate_neighbours(const Problem& problem,
+                                                   const Constraints& constraints,
+                                                   const std::vector<int>& choice);
 
 // Lowest objective within the budget, one cell a quarter-bit·element.
 double capacity_program(const Problem& problem, double budget);

@@ -58,6 +58,7 @@ void add_budget_commands(CommandLine& line);      // rebudget frontier assignmen
 void add_checkpoint_commands(CommandLine& line);  // checkpoint export | import | inspect
 void add_export_command(CommandLine& line);
 void add_validate_command(CommandLine& line);
+void add_refine_command(CommandLine& line);
 void add_catalog_commands(CommandLine& line);  // formats recipes recipe
 void add_tokenize_command(CommandLine& line);
 void add_solve_command(CommandLine& line);

@@ -34,7 +34,10 @@ Result<Json> read_json(const std::string& file, const std::string& flag) {
 
 // An assignment as `assignment --json` prints it, or just {site: candidate}.
 Result<std::map<std::string, std::string>> deployed_candidates(const std::string& file) {
-  BA_ASSIGN_OR_RETURN(const Json json, read_json(file, "--deployed"));
+  BA_ASSIGN_OR_RETURN(Json json, read_json(file, "--deployed"));
+  if (json.contains("refined")) {  // what `refine --json` prints
+    BA_ASSIGN_OR_RETURN(json, json_field<Json>(Json(json), "refined", file));
+  }
   std::map<std::string, std::string> candidates;
   if (json.contains("sites")) {
     BA_ASSIGN_OR_RETURN(const Json sites, json_field<Json>(json, "sites", file));
@@ -77,6 +80,16 @@ Status add_deployed(const LimitFlags& flags, Limits& limits) {
   limits.deployed = Deployed{{}, flags.max_changes};
   BA_ASSIGN_OR_RETURN(limits.deployed->candidates, deployed_candidates(flags.deployed));
   return {};
+}
+
+// "SITE=CANDIDATE" of `flag`. Errors: kInvalidArgument.
+Result<SiteRule> parse_site_rule(const std::string& text, const std::string& flag) {
+  const size_t equals = text.find('=');
+  if (equals != std::string::npos && equals > 0 && equals + 1 < text.size()) {
+    return SiteRule{text.substr(0, equals), text.substr(equals + 1)};
+  }
+  return invalid_argument(fmt::format("{}: '{}' is not SITE=CANDIDATE", flag, text), flag,
+                          fmt::format("e.g. {} layers.0=bf16", flag));
 }
 
 }  // namespace
@@ -130,13 +143,15 @@ Result<std::optional<KvBudget>> memory_budget(const MemoryFlags& flags) {
   return std::optional(budget);
 }
 
-Result<SiteRule> parse_site_rule(const std::string& text, const std::string& flag) {
-  const size_t equals = text.find('=');
-  if (equals != std::string::npos && equals > 0 && equals + 1 < text.size()) {
-    return SiteRule{text.substr(0, equals), text.substr(equals + 1)};
+Result<Pins> parse_pins(const std::vector<std::string>& texts) {
+  Pins pins;
+  for (const std::string& text : texts) {
+    BA_ASSIGN_OR_RETURN(const SiteRule pin, parse_site_rule(text, "--pin"));
+    if (!pins.emplace(pin.site, pin.candidate).second) {
+      return invalid_argument(fmt::format("--pin: '{}' is pinned twice", pin.site), "--pin");
+    }
   }
-  return invalid_argument(fmt::format("{}: '{}' is not SITE=CANDIDATE", flag, text), flag,
-                          fmt::format("e.g. {} layers.0=bf16", flag));
+  return pins;
 }
 
 Result<Limits> read_limits(const LimitFlags& flags) {

@@ -42,7 +42,7 @@ Result<std::optional<KvBudget>> memory_budget(const MemoryFlags& flags);
 // or the file and its field.
 Result<Limits> read_limits(const LimitFlags& flags);
 
-// "SITE=CANDIDATE" of `flag`. Errors: kInvalidArgument.
-Result<SiteRule> parse_site_rule(const std::string& text, const std::string& flag);
+// Those of --pin, each "SITE=CANDIDATE". Errors: kInvalidArgument.
+Result<Pins> parse_pins(const std::vector<std::string>& texts);
 
 }  // namespace bitalloc::cli

@@ -31,6 +31,7 @@ void add_commands(CommandLine& line) {
   add_queue_commands(line);
   add_budget_commands(line);
   add_validate_command(line);
+  add_refine_command(line);
   add_export_command(line);
   add_checkpoint_commands(line);
   add_catalog_commands(line);

@@ -95,18 +95,36 @@ Json or_null(const std::optional<double>& value) {
 
 }  // namespace
 
-Result<SearchSpec> validation_spec(const Checkpoint& search, const Json& assignment,
-                                   const TokenSet& tokens) {
+Result<SearchSpec> configurations_spec(const Checkpoint& search,
+                                       std::vector<Configuration> configurations,
+                                       const TokenSet& tokens, int64_t batch_sequences) {
   SearchSpec spec = search.spec;
   spec.kind = JobKind::kValidation;
   spec.candidates.clear();
-  const size_t sites = spec.sites.size();
+  spec.configurations = std::move(configurations);
+  if (search.spec.needs_calibration()) spec.amax = search.table.amax();
+  spec.calibration_sequences = 0;
+  spec.calibration_length = 0;
+  spec.calibration_sha256.clear();
+  spec.sequences = tokens.sequences;
+  spec.length = tokens.length;
+  spec.tokens_sha256 = tokens_sha256(tokens);
+  spec.batch_sequences = batch_sequences;
+  spec.sites_per_unit = 1;
+  BA_RETURN_IF_ERROR(validate(spec));
+  return spec;
+}
+
+Result<SearchSpec> validation_spec(const Checkpoint& search, const Json& assignment,
+                                   const TokenSet& tokens) {
+  std::vector<Configuration> configurations;
+  const size_t sites = search.spec.sites.size();
   const auto uniform = [&](const Candidate& candidate) {
     return Configuration{candidate_name(candidate), std::vector<Candidate>(sites, candidate)};
   };
-  spec.configurations.push_back(uniform(Candidate{}));
+  configurations.push_back(uniform(Candidate{}));
   for (const Candidate& candidate : search.spec.candidates) {
-    if (candidate != Candidate{}) spec.configurations.push_back(uniform(candidate));
+    if (candidate != Candidate{}) configurations.push_back(uniform(candidate));
   }
   const double budget = budget_bits(assignment);
   Configuration chosen{fmt::format("assignment at {} bits", bits_text(budget)), {}};
@@ -115,18 +133,12 @@ Result<SearchSpec> validation_spec(const Checkpoint& search, const Json& assignm
                         parse_candidate(site.at("candidate").get<std::string>()));
     chosen.candidates.push_back(candidate);
   }
-  spec.configurations.push_back(chosen);
-  if (search.spec.needs_calibration()) spec.amax = search.table.amax();
-  spec.calibration_sequences = 0;
-  spec.calibration_length = 0;
-  spec.calibration_sha256.clear();
-  spec.sequences = tokens.sequences;
-  spec.length = tokens.length;
-  spec.tokens_sha256 = tokens_sha256(tokens);
-  spec.batch_sequences = default_batch_sequences(spec.length, spec.sequences, "cpu");
-  spec.sites_per_unit = 1;
+  configurations.push_back(chosen);
+  BA_ASSIGN_OR_RETURN(
+      SearchSpec spec,
+      configurations_spec(search, std::move(configurations), tokens,
+                          default_batch_sequences(tokens.length, tokens.sequences, "cpu")));
   spec.effective_bits = budget;
-  BA_RETURN_IF_ERROR(validate(spec));
   return spec;
 }
 

@@ -49,17 +49,6 @@ constexpr const char* kFrontierExamples = R"(examples:
   bitalloc frontier my-search --plot frontier.svg --csv frontier.csv
   bitalloc frontier my-search --partial     # while its scores still arrive)";
 
-Result<Pins> parse_pins(const std::vector<std::string>& texts) {
-  Pins pins;
-  for (const std::string& text : texts) {
-    BA_ASSIGN_OR_RETURN(const SiteRule pin, parse_site_rule(text, "--pin"));
-    if (!pins.emplace(pin.site, pin.candidate).second) {
-      return invalid_argument(fmt::format("--pin: '{}' is pinned twice", pin.site), "--pin");
-    }
-  }
-  return pins;
-}
-
 // Errors: kInvalidArgument naming the flag.
 Result<AllocateOptions> allocate_options(const BudgetFlags& flags) {
   AllocateOptions options;
