@@ -40,6 +40,7 @@ template <typename Vector, int kSize>
 class VectorGroup {
  public:
   using Float = typename Vector::Float;
+  using Scalar = float;
 
   // `size` elements, at least 1 and at most a whole group; whole vectors are read, so that `from`
   // goes on, after them, with copies of the first element (which change no extreme).
@@ -56,10 +57,11 @@ class VectorGroup {
 
   BA_HOST_DEVICE int size() const { return size_; }
 
-  template <typename F>
-  BA_HOST_DEVICE float largest(F f) const {
+  template <typename F, typename... Scalars>
+  BA_HOST_DEVICE float largest(F f, Scalars... scalars) const {
     typename Vector::Bits bits = {};
-    for (int i = 0; i < parts(); ++i) bits = larger_bits(bits, magnitude_bits(f(parts_[i])));
+    for (int i = 0; i < parts(); ++i)
+      bits = larger_bits(bits, magnitude_bits(f(parts_[i], broadcast<Vector>(scalars)...)));
     return float_from_bits(largest_lane(bits));
   }
   BA_HOST_DEVICE float largest() const {
@@ -69,11 +71,11 @@ class VectorGroup {
   BA_HOST_DEVICE float minimum() const { return least(1.0f); }
   BA_HOST_DEVICE float maximum() const { return -least(-1.0f); }
 
-  template <typename F>
-  BA_HOST_DEVICE float sum(F f) const {
+  template <typename F, typename... Scalars>
+  BA_HOST_DEVICE float sum(F f, Scalars... scalars) const {
     float sums[kMostParts];
     for (int i = 0; i < parts(); ++i) {
-      Float terms = f(parts_[i]);
+      Float terms = f(parts_[i], broadcast<Vector>(scalars)...);
       if (size_ < (i + 1) * kWidth) {
         const auto lanes = lane_numbers<Vector>() + static_cast<uint32_t>(i * kWidth);
         terms = lanes < static_cast<uint32_t>(size_) ? terms : Float{};
@@ -86,9 +88,9 @@ class VectorGroup {
     return sums[0];
   }
 
-  template <typename F>
-  BA_HOST_DEVICE void map(F f) {
-    for (int i = 0; i < parts(); ++i) parts_[i] = f(parts_[i]);
+  template <typename F, typename... Scalars>
+  BA_HOST_DEVICE void map(F f, Scalars... scalars) {
+    for (int i = 0; i < parts(); ++i) parts_[i] = f(parts_[i], broadcast<Vector>(scalars)...);
   }
 
  private:
@@ -112,6 +114,113 @@ class VectorGroup {
 
   int size_;
   Float parts_[kMostParts];
+};
+
+// Lane i of the result: vectors[i] reduced by `op`, neighbours first. vectors: [kWidth], destroyed.
+template <typename Vector, typename Lanes, typename Op>
+BA_HOST_DEVICE Lanes reduce_each(Lanes* vectors, Op op) {
+  const auto lanes = lane_numbers<Vector>();
+  int count = Vector::kWidth;
+  for (uint32_t step = 1; step < Vector::kWidth; step *= 2) {
+    count /= 2;
+    for (int i = 0; i < count; ++i) {
+      const Lanes a = vectors[2 * i];
+      const Lanes b = vectors[2 * i + 1];
+      const auto from_b = (lanes & step) * (Vector::kWidth / step);
+      vectors[i] = op(__builtin_shuffle(a, b, lanes + from_b),
+                      __builtin_shuffle(a, b, (lanes ^ step) + from_b));
+    }
+  }
+  return vectors[0];
+}
+
+// As many whole groups of kSize elements as a vector has lanes: lane i of a Scalar is group i's.
+template <typename Vector, int kSize, typename Element>
+class VectorBatch {
+ public:
+  using Scalar = typename Vector::Float;
+  static constexpr int kGroups = Vector::kWidth;
+
+  // in: [kGroups], where each group starts.
+  BA_HOST_DEVICE explicit VectorBatch(const Element* const* in) {
+    for (int i = 0; i < kGroups; ++i) {
+      for (int k = 0; k < kParts; ++k) parts_[i][k] = load<Vector>(in[i] + k * kWidth);
+    }
+  }
+
+  BA_HOST_DEVICE void save(Element* const* out) const {
+    for (int i = 0; i < kGroups; ++i) {
+      for (int k = 0; k < kParts; ++k) store<Vector>(parts_[i][k], out[i] + k * kWidth);
+    }
+  }
+
+  BA_HOST_DEVICE int size() const { return kSize; }
+
+  template <typename F, typename... Scalars>
+  BA_HOST_DEVICE Scalar largest(F f, Scalars... scalars) const {
+    typename Vector::Bits bits[kGroups];
+    for (int i = 0; i < kGroups; ++i) {
+      bits[i] = magnitude_bits(f(parts_[i][0], broadcast<Vector>(scalars[i])...));
+      for (int k = 1; k < kParts; ++k) {
+        bits[i] =
+            larger_bits(bits[i], magnitude_bits(f(parts_[i][k], broadcast<Vector>(scalars[i])...)));
+      }
+    }
+    return float_from_bits(
+        reduce_each<Vector>(bits, [](auto a, auto b) BA_INLINE { return larger_bits(a, b); }));
+  }
+  BA_HOST_DEVICE Scalar largest() const {
+    return largest([](auto x) BA_INLINE { return x; });
+  }
+
+  BA_HOST_DEVICE Scalar minimum() const { return least(1.0f); }
+  BA_HOST_DEVICE Scalar maximum() const { return -least(-1.0f); }
+
+  template <typename F, typename... Scalars>
+  BA_HOST_DEVICE Scalar sum(F f, Scalars... scalars) const {
+    Scalar sums[kParts];
+    for (int k = 0; k < kParts; ++k) {
+      Scalar terms[kGroups];
+      for (int i = 0; i < kGroups; ++i) {
+        terms[i] = f(parts_[i][k], broadcast<Vector>(scalars[i])...);
+      }
+      sums[k] = reduce_each<Vector>(terms, [](auto a, auto b) BA_INLINE { return a + b; });
+    }
+    for (int step = 1; step < kParts; step *= 2) {
+      for (int k = 0; k + step < kParts; k += 2 * step) sums[k] += sums[k + step];
+    }
+    return sums[0];
+  }
+
+  template <typename F, typename... Scalars>
+  BA_HOST_DEVICE void map(F f, Scalars... scalars) {
+    for (int i = 0; i < kGroups; ++i) {
+      for (int k = 0; k < kParts; ++k) {
+        parts_[i][k] = f(parts_[i][k], broadcast<Vector>(scalars[i])...);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kWidth = Vector::kWidth;
+  static constexpr int kParts = kSize / kWidth;
+
+  BA_HOST_DEVICE Scalar least(float sign) const {
+    Scalar least[kGroups];
+    for (int i = 0; i < kGroups; ++i) {
+      least[i] = parts_[i][0] * sign;
+      for (int k = 1; k < kParts; ++k) {
+        const Scalar other = parts_[i][k] * sign;
+        least[i] = least[i] < other ? least[i] : other;
+      }
+    }
+    const Scalar found =
+        reduce_each<Vector>(least, [](auto a, auto b) BA_INLINE { return a < b ? a : b; });
+    return largest() <= float_from_bits(kInfinityBits) ? found
+                                                       : broadcast<Vector>(sign * quiet_nan());
+  }
+
+  Scalar parts_[kGroups][kParts];
 };
 
 }  // namespace bitalloc

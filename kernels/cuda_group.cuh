@@ -12,14 +12,14 @@ namespace bitalloc {
 template <int kPiece, int kThreads>
 class PieceGroup {
  public:
-  using Float = float;
+  using Scalar = float;
 
   __device__ int size() const { return kPiece * kThreads; }
 
-  template <typename F>
-  __device__ float largest(F f) const {
+  template <typename F, typename... Scalars>
+  __device__ float largest(F f, Scalars... scalars) const {
     uint32_t bits = 0;
-    for (int i = 0; i < kPiece; ++i) bits = max(bits, magnitude_bits(f(values[i])));
+    for (int i = 0; i < kPiece; ++i) bits = max(bits, magnitude_bits(f(values[i], scalars...)));
     for (int step = 1; step < kThreads; step *= 2) {
       bits = max(bits, __shfl_xor_sync(0xFFFFFFFFu, bits, step));
     }
@@ -32,10 +32,10 @@ class PieceGroup {
   __device__ float minimum() const { return least(1.0f); }
   __device__ float maximum() const { return -least(-1.0f); }
 
-  template <typename F>
-  __device__ float sum(F f) const {
+  template <typename F, typename... Scalars>
+  __device__ float sum(F f, Scalars... scalars) const {
     float sums[kPiece];
-    for (int i = 0; i < kPiece; ++i) sums[i] = f(values[i]);
+    for (int i = 0; i < kPiece; ++i) sums[i] = f(values[i], scalars...);
     for (int step = 1; step < kPiece; step *= 2) {
       for (int i = 0; i + step < kPiece; i += 2 * step)
         sums[i] = __fadd_rn(sums[i], sums[i + step]);
@@ -46,9 +46,9 @@ class PieceGroup {
     return sums[0];
   }
 
-  template <typename F>
-  __device__ void map(F f) {
-    for (int i = 0; i < kPiece; ++i) values[i] = f(values[i]);
+  template <typename F, typename... Scalars>
+  __device__ void map(F f, Scalars... scalars) {
+    for (int i = 0; i < kPiece; ++i) values[i] = f(values[i], scalars...);
   }
 
   float values[kPiece];
@@ -67,7 +67,7 @@ class PieceGroup {
 // Any size up to kLongestGroup: thread `lane` of a warp holds elements lane, lane + 32, …
 class WarpGroup {
  public:
-  using Float = float;
+  using Scalar = float;
   static constexpr int kWarp = 32;
 
   __device__ WarpGroup(int size, int lane) : size_(size), lane_(lane) {}
@@ -75,10 +75,10 @@ class WarpGroup {
   __device__ int size() const { return size_; }
   __device__ int first() const { return lane_; }
 
-  template <typename F>
-  __device__ float largest(F f) const {
+  template <typename F, typename... Scalars>
+  __device__ float largest(F f, Scalars... scalars) const {
     uint32_t bits = 0;
-    for (int i = 0; holds(i); ++i) bits = max(bits, magnitude_bits(f(values[i])));
+    for (int i = 0; holds(i); ++i) bits = max(bits, magnitude_bits(f(values[i], scalars...)));
     for (int step = 1; step < kWarp; step *= 2) {
       bits = max(bits, __shfl_xor_sync(0xFFFFFFFFu, bits, step));
     }
@@ -91,12 +91,12 @@ class WarpGroup {
   __device__ float minimum() const { return least(1.0f); }
   __device__ float maximum() const { return -least(-1.0f); }
 
-  template <typename F>
-  __device__ float sum(F f) const {
+  template <typename F, typename... Scalars>
+  __device__ float sum(F f, Scalars... scalars) const {
     const int parts = (size_ + kWarp - 1) / kWarp;
     float sums[kLongestGroup / kWarp];
     for (int i = 0; i < parts; ++i) {
-      sums[i] = holds(i) ? f(values[i]) : 0.0f;
+      sums[i] = holds(i) ? f(values[i], scalars...) : 0.0f;
       for (int step = 1; step < kWarp; step *= 2) {
         sums[i] = __fadd_rn(sums[i], __shfl_xor_sync(0xFFFFFFFFu, sums[i], step));
       }
@@ -107,9 +107,9 @@ class WarpGroup {
     return sums[0];
   }
 
-  template <typename F>
-  __device__ void map(F f) {
-    for (int i = 0; holds(i); ++i) values[i] = f(values[i]);
+  template <typename F, typename... Scalars>
+  __device__ void map(F f, Scalars... scalars) {
+    for (int i = 0; holds(i); ++i) values[i] = f(values[i], scalars...);
   }
 
   __device__ bool holds(int i) const { return lane_ + i * kWarp < size_; }

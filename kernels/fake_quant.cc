@@ -38,13 +38,48 @@ BA_HOST_DEVICE void fake_quantize_part(const Numerics& numerics, const Element* 
   for (int k = 0; k < size; ++k) out[k] = padded[k];
 }
 
+// Whole groups of kSize neighbours, many at once; returns how many rows it did. The groups of a row
+// come one after the other, and so do rows.
+template <typename Vector, int kSize, typename Numerics, typename Element>
+BA_HOST_DEVICE int64_t fake_quantize_batches(const Numerics numerics,
+                                             const RowArguments<Element>& a) {
+  using Batch = VectorBatch<Vector, kSize, Element>;
+  if (a.head_dim % kSize != 0) return 0;
+  const int64_t groups = a.head_dim / kSize;
+  // Rows that make whole batches: the fewest whose groups are a multiple of a batch's.
+  int64_t rows_at_once = 1;
+  while (rows_at_once * groups % Batch::kGroups != 0) rows_at_once *= 2;
+  int64_t row = 0;
+  for (; row + rows_at_once <= a.rows; row += rows_at_once) {
+    const Element* in[Batch::kGroups];
+    Element* out[Batch::kGroups];
+    int filled = 0;
+    for (int64_t i = row; i < row + rows_at_once; ++i) {
+      for (int64_t k = 0; k < groups; ++k) {
+        in[filled] = a.in + i * a.in_stride + k * kSize;
+        out[filled] = a.out + i * a.out_stride + k * kSize;
+        if (++filled < Batch::kGroups) continue;
+        filled = 0;
+        Batch values(in);
+        numerics.fake_quantize(values);
+        values.save(out);
+      }
+    }
+  }
+  return row;
+}
+
 // Groups of `group` neighbours; kSize: as many at compile time, or 0.
 template <typename Vector, int kSize, typename Numerics, typename Element>
 BA_HOST_DEVICE void fake_quantize_groups(const Numerics numerics, int group,
                                          const RowArguments<Element>& a) {
   if constexpr (kSize > 0) group = kSize;
   const bool whole_vectors = group % Vector::kWidth == 0;
-  for (int64_t row = 0; row < a.rows; ++row) {
+  int64_t row = 0;
+  if constexpr (kSize > 0 && Numerics::kBatch) {
+    row = fake_quantize_batches<Vector, kSize>(numerics, a);
+  }
+  for (; row < a.rows; ++row) {
     const Element* in = a.in + row * a.in_stride;
     Element* out = a.out + row * a.out_stride;
     int64_t i = 0;

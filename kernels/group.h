@@ -3,15 +3,23 @@
 // specification), vectors (cpu_group.h), threads of a GPU (cuda_group.cuh). C++17, no torch.
 //
 // A Group holds `size` neighbours of a row; the last group of a row may be shorter than the
-// format's. `f` is a function of one element, given a `Float`: float, or a vector of them.
+// format's. What is found out about it is a `Scalar`. `f` is a function of one element `x`, a float
+// or a vector of them, and of `scalars` of the group, each alike.
 //   int size()
-//   float largest()        largest magnitude; NaN if there is a NaN
-//   float largest(f)       the same of f(x)
-//   float minimum(), maximum()   NaN if there is a NaN
-//   float sum(f)           Σ f(x) in float32, as a tree of pairs of neighbours: (0+1)+(2+3), …
-//   void map(f)            x = f(x)
+//   Scalar largest()               largest magnitude; NaN if there is a NaN
+//   Scalar largest(f, scalars…)    the same of f(x, scalars…)
+//   Scalar minimum(), maximum()    NaN if there is a NaN
+//   Scalar sum(f, scalars…)        Σ f(x, scalars…) in float32, as a tree of pairs of neighbours:
+//                                  (0+1)+(2+3), …
+//   void map(f, scalars…)          x = f(x, scalars…)
 // Every one of them gives the same bits on every machine. Lambdas say BA_INLINE after their
-// parameters: `[&](auto x) BA_INLINE { return x * scale; }`.
+// parameters: `[](auto x, auto scale) BA_INLINE { return x * scale; }`.
+//
+// Scalar is float, so that numerics may branch on it and capture it. Numerics that do neither (a
+// choice is `a < b ? x : y`; scalars go through the parameters of f) may say
+//   static constexpr bool kBatch = true;
+// and run on many groups at once on a CPU, where Scalar is a vector of one float a group (others
+// say false).
 #pragma once
 
 #include "kernels/numerics.h"
@@ -26,22 +34,28 @@ namespace bitalloc {
 
 constexpr int kLongestGroup = 1024;
 
+// `value` as a Scalar, or as a vector of them.
+template <typename Float>
+BA_HOST_DEVICE Float spread(float value) {
+  return Float{} + value;
+}
+
 BA_HOST_DEVICE float quiet_nan() { return float_from_bits(kInfinityBits | 0x400000u); }
 
 class ScalarGroup {
  public:
-  using Float = float;
+  using Scalar = float;
 
   // values: [size], size <= kLongestGroup; changed in place.
   BA_HOST_DEVICE ScalarGroup(float* values, int size) : values_(values), size_(size) {}
 
   BA_HOST_DEVICE int size() const { return size_; }
 
-  template <typename F>
-  BA_HOST_DEVICE float largest(F f) const {
+  template <typename F, typename... Scalars>
+  BA_HOST_DEVICE float largest(F f, Scalars... scalars) const {
     uint32_t bits = 0;
     for (int i = 0; i < size_; ++i) {
-      const uint32_t own = magnitude_bits(f(values_[i]));
+      const uint32_t own = magnitude_bits(f(values_[i], scalars...));
       bits = own > bits ? own : bits;
     }
     return float_from_bits(bits);
@@ -61,19 +75,19 @@ class ScalarGroup {
     return largest() <= float_from_bits(kInfinityBits) ? most : quiet_nan();
   }
 
-  template <typename F>
-  BA_HOST_DEVICE float sum(F f) const {
+  template <typename F, typename... Scalars>
+  BA_HOST_DEVICE float sum(F f, Scalars... scalars) const {
     float sums[kLongestGroup];
-    for (int i = 0; i < size_; ++i) sums[i] = f(values_[i]);
+    for (int i = 0; i < size_; ++i) sums[i] = f(values_[i], scalars...);
     for (int step = 1; step < size_; step *= 2) {
       for (int i = 0; i + step < size_; i += 2 * step) sums[i] += sums[i + step];
     }
     return sums[0];
   }
 
-  template <typename F>
-  BA_HOST_DEVICE void map(F f) {
-    for (int i = 0; i < size_; ++i) values_[i] = f(values_[i]);
+  template <typename F, typename... Scalars>
+  BA_HOST_DEVICE void map(F f, Scalars... scalars) {
+    for (int i = 0; i < size_; ++i) values_[i] = f(values_[i], scalars...);
   }
 
  private:

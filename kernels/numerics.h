@@ -77,9 +77,9 @@ BA_HOST_DEVICE Float at_least(Float value, float limit) {
   return value < limit ? limit : value;
 }
 
-// a·b rounded to float32, never fused into a sum.
-template <typename Float>
-BA_HOST_DEVICE Float multiply_rounded(Float a, float b) {
+// a·b rounded to float32, never fused into a sum. `b`: a Float or a float.
+template <typename Float, typename Factor>
+BA_HOST_DEVICE Float multiply_rounded(Float a, Factor b) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
 #else
@@ -87,9 +87,9 @@ BA_HOST_DEVICE Float multiply_rounded(Float a, float b) {
 #endif
 }
 
-// a/b correctly rounded, whatever -use_fast_math says.
-template <typename Float>
-BA_HOST_DEVICE Float divide_rounded(Float a, float b) {
+// a/b correctly rounded, whatever -use_fast_math says. `b`: a Float or a float.
+template <typename Float, typename Divisor>
+BA_HOST_DEVICE Float divide_rounded(Float a, Divisor b) {
 #if defined(__CUDA_ARCH__)
   return __fdiv_rn(a, b);
 #else

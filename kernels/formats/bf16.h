@@ -40,6 +40,7 @@ BA_HOST_DEVICE Float bf16_round(Float value) {
 // Whatever neighbours it is given: values do not depend on each other.
 struct Bf16Rounding {
   static constexpr int kGroup = 16;
+  static constexpr bool kBatch = false;
 
   template <typename Group>
   BA_HOST_DEVICE void fake_quantize(Group& group) const {

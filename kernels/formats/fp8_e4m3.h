@@ -77,6 +77,7 @@ BA_HOST_DEVICE Float fp8_fake_quantize(Float value, Fp8Scale scale) {
 struct Fp8E4m3Rounding {
   Fp8Scale scale;
   static constexpr int kGroup = 16;
+  static constexpr bool kBatch = false;
 
   template <typename Group>
   BA_HOST_DEVICE void fake_quantize(Group& group) const {

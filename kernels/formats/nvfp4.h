@@ -91,56 +91,63 @@ BA_HOST_DEVICE float nvfp4_modelopt_global_scale(float amax) {
 }
 
 // The E4M3 scale of a block, as a value. NaN if bmax is NaN.
-BA_HOST_DEVICE float nvfp4_block_scale(float bmax, float global_scale) {
+template <typename Scalar>
+BA_HOST_DEVICE Scalar nvfp4_block_scale(Scalar bmax, float global_scale) {
   return e4m3_round(divide_rounded(bmax, multiply_rounded(kE2m1Max, global_scale)));
 }
 
 // kServed: what elements are multiplied with before they are rounded to E2M1.
-BA_HOST_DEVICE float nvfp4_served_reciprocal(float scale, float global_scale) {
+template <typename Scalar>
+BA_HOST_DEVICE Scalar nvfp4_served_reciprocal(Scalar scale, float global_scale) {
   constexpr float kLargest = 3.402823466e+38f;
-  const float r = divide_rounded(1.0f, multiply_rounded(scale, global_scale));
-  return scale == 0.0f ? 0.0f : at_most(r, kLargest);
+  const Scalar effective = multiply_rounded(scale, global_scale);
+  const Scalar r = divide_rounded(spread<Scalar>(1.0f), effective);
+  return scale == 0.0f ? Scalar{} : at_most(r, kLargest);
 }
 
 template <typename Float>
-BA_HOST_DEVICE Float nvfp4_served_element(Float value, float reciprocal, float scale,
+BA_HOST_DEVICE Float nvfp4_served_element(Float value, Float reciprocal, Float scale,
                                           float global_scale) {
   const Float code = e2m1_round(multiply_rounded(value, reciprocal));
   return multiply_rounded(multiply_rounded(code, scale), global_scale);
 }
 
 // kModelopt: block scale times global scale, with its floor.
-BA_HOST_DEVICE float nvfp4_modelopt_effective_scale(float bmax, float global_scale) {
-  const float scale = multiply_rounded(nvfp4_block_scale(bmax, global_scale), global_scale);
-  return scale < 1e-5f ? 1.0f : scale;
+template <typename Scalar>
+BA_HOST_DEVICE Scalar nvfp4_modelopt_effective_scale(Scalar bmax, float global_scale) {
+  const Scalar scale = multiply_rounded(nvfp4_block_scale(bmax, global_scale), global_scale);
+  return scale < 1e-5f ? spread<Scalar>(1.0f) : scale;
 }
 
 template <typename Float>
-BA_HOST_DEVICE Float nvfp4_modelopt_element(Float value, float effective_scale) {
+BA_HOST_DEVICE Float nvfp4_modelopt_element(Float value, Float effective_scale) {
   return multiply_rounded(e2m1_round(divide_rounded(value, effective_scale)), effective_scale);
 }
 
 struct Nvfp4Served {
   float global_scale;
   static constexpr int kGroup = kNvfp4BlockSize;
+  static constexpr bool kBatch = true;
 
   template <typename Group>
   BA_HOST_DEVICE void fake_quantize(Group& group) const {
-    const float g = global_scale;
-    const float scale = nvfp4_block_scale(group.largest(), g);
-    const float reciprocal = nvfp4_served_reciprocal(scale, g);
-    group.map([=](auto x) BA_INLINE { return nvfp4_served_element(x, reciprocal, scale, g); });
+    const auto scale = nvfp4_block_scale(group.largest(), global_scale);
+    const auto reciprocal = nvfp4_served_reciprocal(scale, global_scale);
+    group.map([g = global_scale](auto x, auto r, auto s)
+                  BA_INLINE { return nvfp4_served_element(x, r, s, g); },
+              reciprocal, scale);
   }
 };
 
 struct Nvfp4Modelopt {
   float global_scale;
   static constexpr int kGroup = kNvfp4BlockSize;
+  static constexpr bool kBatch = true;
 
   template <typename Group>
   BA_HOST_DEVICE void fake_quantize(Group& group) const {
-    const float scale = nvfp4_modelopt_effective_scale(group.largest(), global_scale);
-    group.map([=](auto x) BA_INLINE { return nvfp4_modelopt_element(x, scale); });
+    const auto scale = nvfp4_modelopt_effective_scale(group.largest(), global_scale);
+    group.map([](auto x, auto s) BA_INLINE { return nvfp4_modelopt_element(x, s); }, scale);
   }
 };
 
