@@ -116,16 +116,37 @@ class VectorGroup {
   Float parts_[kMostParts];
 };
 
+// The lanes of a vector in memory, from where a broadcast is one load.
+template <typename Vector>
+struct Lanes {
+  BA_HOST_DEVICE explicit Lanes(typename Vector::Float x) { store<Vector>(x, values); }
+  BA_HOST_DEVICE typename Vector::Float operator[](int i) const {
+#if defined(__x86_64__)
+    // GCC 12 would keep `values` in a register and put the broadcast together lane by lane.
+    if constexpr (Vector::kWidth > 4) {
+      typename Vector::Float all;
+      __asm__("vbroadcastss %1, %0" : "=v"(all) : "m"(values[i]));
+      return all;
+    }
+#endif
+    return broadcast<Vector>(values[i]);
+  }
+
+  float values[Vector::kWidth];
+};
+
 // Lane i of the result: vectors[i] reduced by `op`, neighbours first. vectors: [kWidth], destroyed.
-template <typename Vector, typename Lanes, typename Op>
-BA_HOST_DEVICE Lanes reduce_each(Lanes* vectors, Op op) {
+template <typename Vector, typename Values, typename Op>
+BA_HOST_DEVICE Values reduce_each(Values* vectors, Op op) {
   const auto lanes = lane_numbers<Vector>();
   int count = Vector::kWidth;
+#pragma GCC unroll 4
   for (uint32_t step = 1; step < Vector::kWidth; step *= 2) {
     count /= 2;
+#pragma GCC unroll 8
     for (int i = 0; i < count; ++i) {
-      const Lanes a = vectors[2 * i];
-      const Lanes b = vectors[2 * i + 1];
+      const Values a = vectors[2 * i];
+      const Values b = vectors[2 * i + 1];
       const auto from_b = (lanes & step) * (Vector::kWidth / step);
       vectors[i] = op(__builtin_shuffle(a, b, lanes + from_b),
                       __builtin_shuffle(a, b, (lanes ^ step) + from_b));
@@ -135,39 +156,21 @@ BA_HOST_DEVICE Lanes reduce_each(Lanes* vectors, Op op) {
 }
 
 // As many whole groups of kSize elements as a vector has lanes: lane i of a Scalar is group i's.
+// Elements stay in memory: map() reads `in` and writes `out`, once, and comes last.
 template <typename Vector, int kSize, typename Element>
 class VectorBatch {
  public:
   using Scalar = typename Vector::Float;
   static constexpr int kGroups = Vector::kWidth;
 
-  // in: [kGroups], where each group starts.
-  BA_HOST_DEVICE explicit VectorBatch(const Element* const* in) {
-    for (int i = 0; i < kGroups; ++i) {
-      for (int k = 0; k < kParts; ++k) parts_[i][k] = load<Vector>(in[i] + k * kWidth);
-    }
-  }
-
-  BA_HOST_DEVICE void save(Element* const* out) const {
-    for (int i = 0; i < kGroups; ++i) {
-      for (int k = 0; k < kParts; ++k) store<Vector>(parts_[i][k], out[i] + k * kWidth);
-    }
-  }
+  // [kGroups] where each group starts, of each.
+  BA_HOST_DEVICE VectorBatch(const Element* const* in, Element* const* out) : in_(in), out_(out) {}
 
   BA_HOST_DEVICE int size() const { return kSize; }
 
   template <typename F, typename... Scalars>
   BA_HOST_DEVICE Scalar largest(F f, Scalars... scalars) const {
-    typename Vector::Bits bits[kGroups];
-    for (int i = 0; i < kGroups; ++i) {
-      bits[i] = magnitude_bits(f(parts_[i][0], broadcast<Vector>(scalars[i])...));
-      for (int k = 1; k < kParts; ++k) {
-        bits[i] =
-            larger_bits(bits[i], magnitude_bits(f(parts_[i][k], broadcast<Vector>(scalars[i])...)));
-      }
-    }
-    return float_from_bits(
-        reduce_each<Vector>(bits, [](auto a, auto b) BA_INLINE { return larger_bits(a, b); }));
+    return largest_in_memory(f, Lanes<Vector>(scalars)...);
   }
   BA_HOST_DEVICE Scalar largest() const {
     return largest([](auto x) BA_INLINE { return x; });
@@ -178,12 +181,41 @@ class VectorBatch {
 
   template <typename F, typename... Scalars>
   BA_HOST_DEVICE Scalar sum(F f, Scalars... scalars) const {
+    return sum_in_memory(f, Lanes<Vector>(scalars)...);
+  }
+
+  template <typename F, typename... Scalars>
+  BA_HOST_DEVICE void map(F f, Scalars... scalars) {
+    map_in_memory(f, Lanes<Vector>(scalars)...);
+  }
+
+ private:
+  static constexpr int kWidth = Vector::kWidth;
+  static constexpr int kParts = kSize / kWidth;
+
+  BA_HOST_DEVICE Scalar part(int i, int k) const { return load<Vector>(in_[i] + k * kWidth); }
+
+  template <typename F, typename... AllLanes>
+  BA_HOST_DEVICE Scalar largest_in_memory(F f, const AllLanes&... scalars) const {
+    typename Vector::Bits bits[kGroups];
+#pragma GCC unroll 16
+    for (int i = 0; i < kGroups; ++i) {
+      bits[i] = magnitude_bits(f(part(i, 0), scalars[i]...));
+      for (int k = 1; k < kParts; ++k) {
+        bits[i] = larger_bits(bits[i], magnitude_bits(f(part(i, k), scalars[i]...)));
+      }
+    }
+    const auto larger = [](auto a, auto b) BA_INLINE { return larger_bits(a, b); };
+    return float_from_bits(reduce_each<Vector>(bits, larger));
+  }
+
+  template <typename F, typename... AllLanes>
+  BA_HOST_DEVICE Scalar sum_in_memory(F f, const AllLanes&... scalars) const {
     Scalar sums[kParts];
     for (int k = 0; k < kParts; ++k) {
       Scalar terms[kGroups];
-      for (int i = 0; i < kGroups; ++i) {
-        terms[i] = f(parts_[i][k], broadcast<Vector>(scalars[i])...);
-      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kGroups; ++i) terms[i] = f(part(i, k), scalars[i]...);
       sums[k] = reduce_each<Vector>(terms, [](auto a, auto b) BA_INLINE { return a + b; });
     }
     for (int step = 1; step < kParts; step *= 2) {
@@ -192,35 +224,30 @@ class VectorBatch {
     return sums[0];
   }
 
-  template <typename F, typename... Scalars>
-  BA_HOST_DEVICE void map(F f, Scalars... scalars) {
+  template <typename F, typename... AllLanes>
+  BA_HOST_DEVICE void map_in_memory(F f, const AllLanes&... scalars) {
+#pragma GCC unroll 16
     for (int i = 0; i < kGroups; ++i) {
       for (int k = 0; k < kParts; ++k) {
-        parts_[i][k] = f(parts_[i][k], broadcast<Vector>(scalars[i])...);
+        store<Vector>(f(part(i, k), scalars[i]...), out_[i] + k * kWidth);
       }
     }
   }
 
- private:
-  static constexpr int kWidth = Vector::kWidth;
-  static constexpr int kParts = kSize / kWidth;
-
   BA_HOST_DEVICE Scalar least(float sign) const {
+    const auto less = [](auto a, auto b) BA_INLINE { return a < b ? a : b; };
     Scalar least[kGroups];
     for (int i = 0; i < kGroups; ++i) {
-      least[i] = parts_[i][0] * sign;
-      for (int k = 1; k < kParts; ++k) {
-        const Scalar other = parts_[i][k] * sign;
-        least[i] = least[i] < other ? least[i] : other;
-      }
+      least[i] = part(i, 0) * sign;
+      for (int k = 1; k < kParts; ++k) least[i] = less(least[i], part(i, k) * sign);
     }
-    const Scalar found =
-        reduce_each<Vector>(least, [](auto a, auto b) BA_INLINE { return a < b ? a : b; });
+    const Scalar found = reduce_each<Vector>(least, less);
     return largest() <= float_from_bits(kInfinityBits) ? found
                                                        : broadcast<Vector>(sign * quiet_nan());
   }
 
-  Scalar parts_[kGroups][kParts];
+  const Element* const* in_;
+  Element* const* out_;
 };
 
 }  // namespace bitalloc

@@ -61,7 +61,7 @@ struct FloatOf<Vector4::Bits> {
 
 template <typename Vector>
 BA_HOST_DEVICE typename Vector::Float broadcast(float value) {
-  return typename Vector::Float{} + value;
+  return value - typename Vector::Float{};  // folded away, unlike + 0
 }
 
 template <typename Vector>
@@ -78,6 +78,17 @@ BA_HOST_DEVICE typename Vector::Float load(const Bfloat16* from) {
   return float_from_bits(__builtin_convertvector(halves, typename Vector::Bits) << 16);
 }
 
+#if defined(__x86_64__)
+// GCC 12 makes two halves of these conversions.
+template <>
+BA_HOST_DEVICE Vector16::Float load<Vector16>(const Bfloat16* from) {
+  Vector16::Bits bits;
+  const auto& halves = *reinterpret_cast<const Bfloat16(*)[16]>(from);
+  __asm__("vpmovzxwd %1, %0" : "=v"(bits) : "m"(halves));
+  return float_from_bits(bits << 16);
+}
+#endif
+
 template <typename Vector>
 BA_HOST_DEVICE void store(typename Vector::Float values, float* to) {
   memcpy(to, &values, sizeof values);
@@ -88,6 +99,14 @@ BA_HOST_DEVICE void store(typename Vector::Float values, Bfloat16* to) {
   const auto halves = __builtin_convertvector(bf16_bits(values), typename Vector::Half);
   memcpy(to, &halves, sizeof halves);
 }
+
+#if defined(__x86_64__)
+template <>
+BA_HOST_DEVICE void store<Vector16>(Vector16::Float values, Bfloat16* to) {
+  auto& halves = *reinterpret_cast<Bfloat16(*)[16]>(to);
+  __asm__("vpmovdw %1, %0" : "=m"(halves) : "v"(bf16_bits(values)));
+}
+#endif
 
 template <typename Bits>
 BA_HOST_DEVICE Bits larger_bits(Bits a, Bits b) {

@@ -60,9 +60,8 @@ BA_HOST_DEVICE int64_t fake_quantize_batches(const Numerics numerics,
         out[filled] = a.out + i * a.out_stride + k * kSize;
         if (++filled < Batch::kGroups) continue;
         filled = 0;
-        Batch values(in);
+        Batch values(in, out);
         numerics.fake_quantize(values);
-        values.save(out);
       }
     }
   }

@@ -16,7 +16,7 @@
 // parameters: `[](auto x, auto scale) BA_INLINE { return x * scale; }`.
 //
 // Scalar is float, so that numerics may branch on it and capture it. Numerics that do neither (a
-// choice is `a < b ? x : y`; scalars go through the parameters of f) may say
+// choice is `a < b ? x : y`; scalars go through the parameters of f; map() once, last) may say
 //   static constexpr bool kBatch = true;
 // and run on many groups at once on a CPU, where Scalar is a vector of one float a group (others
 // say false).
@@ -37,7 +37,7 @@ constexpr int kLongestGroup = 1024;
 // `value` as a Scalar, or as a vector of them.
 template <typename Float>
 BA_HOST_DEVICE Float spread(float value) {
-  return Float{} + value;
+  return value - Float{};
 }
 
 BA_HOST_DEVICE float quiet_nan() { return float_from_bits(kInfinityBits | 0x400000u); }

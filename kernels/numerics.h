@@ -70,11 +70,13 @@ BA_HOST_DEVICE Float with_sign_of(Float magnitude, Float sign) {
 // Both keep NaN, unlike fminf and fmaxf.
 template <typename Float>
 BA_HOST_DEVICE Float at_most(Float value, float limit) {
-  return value > limit ? limit : value;
+  const Float bound = limit - Float{};
+  return bound < value ? bound : value;
 }
 template <typename Float>
 BA_HOST_DEVICE Float at_least(Float value, float limit) {
-  return value < limit ? limit : value;
+  const Float bound = limit - Float{};
+  return bound > value ? bound : value;
 }
 
 // a·b rounded to float32, never fused into a sum. `b`: a Float or a float.
