@@ -145,26 +145,57 @@ BA_DEFINE_FOR_CPUS(absolute_max_bf16, absolute_max_loop, MaxArguments<Bfloat16>)
 
 }  // namespace
 
+namespace {
+
+Quantizer nvfp4_quantizer(Encoding encoding, float amax) {
+  const float global_scale = nvfp4_served_global_scale(amax);
+  switch (encoding) {
+    case Encoding::kServed:
+      return quantizer_of(Nvfp4Served{global_scale});
+    case Encoding::kModelopt:
+      return quantizer_of(Nvfp4Modelopt{nvfp4_modelopt_global_scale(amax)});
+    case Encoding::kTensor:
+      return quantizer_of(Nvfp4Tensor{global_scale});
+    case Encoding::kFast:
+      return quantizer_of(Nvfp4Fast{global_scale});
+  }
+  return {};
+}
+
+Quantizer four_over_six_quantizer(const Format& format, float amax) {
+  if (format.normaliser == 0) {
+    return quantizer_of(Nvfp4FourOverSixCache{nvfp4_served_global_scale(amax), format.error});
+  }
+  const auto normaliser = static_cast<float>(format.normaliser);
+  return quantizer_of(Nvfp4FourOverSixStatic{amax > 0 ? amax : 1.0f, normaliser, format.error});
+}
+
+}  // namespace
+
 Quantizer make_quantizer(const Format& format, float amax) {
-  if (format.scale == ScalePolicy::kConstant) amax = kE4m3Max;
+  const bool constant = format.scale == ScalePolicy::kConstant;
+  if (constant) amax = format.kind == FormatKind::kFp8E5m2 ? kE5m2Max : kE4m3Max;
   BA_CHECK(std::isfinite(amax) && amax >= 0, "a calibrated amax must be finite and not negative");
-  Quantizer quantizer;
   switch (format.kind) {
     case FormatKind::kBf16:
-      quantizer.set(Bf16Rounding{});
-      break;
+      return quantizer_of(Bf16Rounding{});
     case FormatKind::kFp8E4m3:
-      quantizer.set(Fp8E4m3Rounding{fp8_scale(amax)});
-      break;
+      if (format.granularity == Granularity::kTokenHead) return quantizer_of(Fp8TokenHead{});
+      return quantizer_of(Fp8E4m3Rounding{fp8_scale(amax)});
+    case FormatKind::kFp8E5m2:
+      return quantizer_of(Fp8E5m2Rounding{fp8_e5m2_scale(amax)});
     case FormatKind::kNvfp4:
-      if (format.encoding == Encoding::kServed) {
-        quantizer.set(Nvfp4Served{nvfp4_served_global_scale(amax)});
-      } else {
-        quantizer.set(Nvfp4Modelopt{nvfp4_modelopt_global_scale(amax)});
-      }
-      break;
+      return nvfp4_quantizer(format.encoding, amax);
+    case FormatKind::kNvfp4FourOverSix:
+      return four_over_six_quantizer(format, amax);
+    case FormatKind::kMxfp4:
+      return quantizer_of(Mxfp4{format.exponent});
+    case FormatKind::kMxfp8:
+      return quantizer_of(Mxfp8{format.exponent});
+    case FormatKind::kMxint8:
+      return quantizer_of(Mxint8{format.exponent});
   }
-  return quantizer;
+  check_failed(__FILE__, __LINE__, "kind has numerics", "a format kind without numerics");
 }
 
 void fake_quantize_cpu(const Quantizer& quantizer, const float* in, int64_t in_stride, float* out,

@@ -9,17 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "kernels/fake_quant.h"
+#include "kernels/oracle_cases.h"
 
 namespace bitalloc {
 namespace {
 
+const std::string kStem = "formats_cases";
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-std::string oracle_path(const std::string& name) {
-  return std::string(BITALLOC_SOURCE_DIR) + "/tests/oracle/" + name;
-}
 
 float from_bf16_bits(uint32_t bits) { return bf16_decode(Bfloat16{static_cast<uint16_t>(bits)}); }
 
@@ -95,62 +92,12 @@ TEST(Formats, DecodesEveryCodeByItsFormula) {
 
 // ---- tensors ----
 
-struct Case {
-  std::string name, format, storage;
-  float amax = 0;
-  int64_t rows = 0, head_dim = 0, input_offset = 0, output_offset = 0;
-
-  int64_t count() const { return rows * head_dim; }
-};
-
-std::vector<Case> read_cases() {
-  std::ifstream file(oracle_path("formats_cases.txt"));
-  std::vector<Case> cases;
-  Case c;
-  while (file >> c.name >> c.format >> c.amax >> c.storage >> c.rows >> c.head_dim >>
-         c.input_offset >> c.output_offset) {
-    cases.push_back(c);
-  }
-  return cases;
-}
-
 template <typename Element>
-std::vector<Element> read_tensor(int64_t offset, int64_t count) {
-  std::ifstream file(oracle_path("formats_cases.bin"), std::ios::binary);
-  std::vector<Element> values(count);
-  file.seekg(offset);
-  file.read(reinterpret_cast<char*>(values.data()), count * sizeof(Element));
-  EXPECT_TRUE(file.good());
-  return values;
-}
-
-uint32_t bits_of(float value) { return float_bits(value); }
-uint32_t bits_of(Bfloat16 value) { return value.bits; }
-float value_of(float value) { return value; }
-float value_of(Bfloat16 value) { return bf16_decode(value); }
-
-// Equal bit for bit, where ±0 count as one: not all oracles keep the sign of a zero.
-template <typename Element>
-bool same(Element a, Element b) {
-  return bits_of(a) == bits_of(b) || (value_of(a) == 0 && value_of(b) == 0);
-}
-
-template <typename Element>
-std::vector<Element> fake_quantize(const Format& format, float amax, const std::vector<Element>& in,
-                                   int64_t head_dim) {
-  std::vector<Element> out(in.size());
-  const int64_t rows = static_cast<int64_t>(in.size()) / head_dim;
-  fake_quantize_cpu(make_quantizer(format, amax), in.data(), head_dim, out.data(), head_dim, rows,
-                    head_dim);
-  return out;
-}
-
-template <typename Element>
-void expect_bit_equal(const Case& c) {
+void expect_bit_equal(const OracleCase& c) {
   const auto format = parse_format(c.format);
   ASSERT_TRUE(format.ok()) << c.format;
-  const auto in = read_tensor<Element>(c.input_offset, c.count());
-  const auto expected = read_tensor<Element>(c.output_offset, c.count());
+  const auto in = read_tensor<Element>(kStem, c.input_offset, c.count());
+  const auto expected = read_tensor<Element>(kStem, c.output_offset, c.count());
   const auto actual = fake_quantize(*format, c.amax, in, c.head_dim);
   for (int64_t i = 0; i < c.count(); ++i) {
     ASSERT_TRUE(same(actual[i], expected[i]))
@@ -162,7 +109,7 @@ void expect_bit_equal(const Case& c) {
 
 TEST(Formats, FakeQuantizationEqualsItsOracleBitForBit) {
   int compared = 0;
-  for (const Case& c : read_cases()) {
+  for (const OracleCase& c : read_cases(kStem, false)) {
     if (c.format == "nvfp4_tensor") continue;
     c.storage == "f32" ? expect_bit_equal<float>(c) : expect_bit_equal<Bfloat16>(c);
     if (HasFatalFailure()) return;
@@ -175,12 +122,12 @@ TEST(Formats, FakeQuantizationEqualsItsOracleBitForBit) {
 // become 0 where NVFP4QTensor keeps 2^-9. Otherwise they agree.
 TEST(Formats, ServedNvfp4EqualsNvfp4TensorButForTiesAndTinyBlocks) {
   int64_t compared = 0, at_ties = 0;
-  for (const Case& c : read_cases()) {
+  for (const OracleCase& c : read_cases(kStem, false)) {
     if (c.format != "nvfp4_tensor" || c.storage != "f32") continue;
     const Format format{FormatKind::kNvfp4, ScalePolicy::kCalibrated, Encoding::kServed};
     const float g = nvfp4_served_global_scale(c.amax);
-    const auto in = read_tensor<float>(c.input_offset, c.count());
-    const auto expected = read_tensor<float>(c.output_offset, c.count());
+    const auto in = read_tensor<float>(kStem, c.input_offset, c.count());
+    const auto expected = read_tensor<float>(kStem, c.output_offset, c.count());
     const auto actual = fake_quantize(format, c.amax, in, c.head_dim);
     for (int64_t i = 0; i < c.count(); ++i) {
       const int64_t begin = i - i % c.head_dim % kNvfp4BlockSize;

@@ -3,16 +3,29 @@
 
 #include "kernels/formats/bf16.h"
 #include "kernels/formats/fp8_e4m3.h"
+#include "kernels/formats/fp8_e5m2.h"
+#include "kernels/formats/fp8_token_head.h"
+#include "kernels/formats/mx.h"
 #include "kernels/formats/nvfp4.h"
+#include "kernels/formats/nvfp4_four_over_six.h"
 
 namespace bitalloc {
 
 // Every struct of numerics (kernels/formats/): enumerator, struct, member of Quantizer.
-#define BA_EVERY_ROUNDING(X)                 \
-  X(kBf16, Bf16Rounding, bf16)               \
-  X(kFp8E4m3, Fp8E4m3Rounding, fp8_e4m3)     \
-  X(kNvfp4Served, Nvfp4Served, nvfp4_served) \
-  X(kNvfp4Modelopt, Nvfp4Modelopt, nvfp4_modelopt)
+#define BA_EVERY_ROUNDING(X)                                                     \
+  X(kBf16, Bf16Rounding, bf16)                                                   \
+  X(kFp8E4m3, Fp8E4m3Rounding, fp8_e4m3)                                         \
+  X(kFp8E5m2, Fp8E5m2Rounding, fp8_e5m2)                                         \
+  X(kFp8TokenHead, Fp8TokenHead, fp8_token_head)                                 \
+  X(kNvfp4Served, Nvfp4Served, nvfp4_served)                                     \
+  X(kNvfp4Modelopt, Nvfp4Modelopt, nvfp4_modelopt)                               \
+  X(kNvfp4Tensor, Nvfp4Tensor, nvfp4_tensor)                                     \
+  X(kNvfp4Fast, Nvfp4Fast, nvfp4_fast)                                           \
+  X(kNvfp4FourOverSixCache, Nvfp4FourOverSixCache, nvfp4_four_over_six_cache)    \
+  X(kNvfp4FourOverSixStatic, Nvfp4FourOverSixStatic, nvfp4_four_over_six_static) \
+  X(kMxfp4, Mxfp4, mxfp4)                                                        \
+  X(kMxfp8, Mxfp8, mxfp8)                                                        \
+  X(kMxint8, Mxint8, mxint8)
 
 #define BA_ENUMERATOR(name, Type, member) name,
 #define BA_MEMBER(name, Type, member) Type member;
@@ -37,6 +50,14 @@ struct Quantizer {
   };
   BA_EVERY_ROUNDING(BA_SETTER)
 };
+
+template <typename Numerics>
+Quantizer quantizer_of(const Numerics& numerics, int group = 0) {
+  Quantizer quantizer;
+  quantizer.group = group;
+  quantizer.set(numerics);
+  return quantizer;
+}
 
 // visitor(struct of numerics).
 template <typename Visitor>

@@ -19,43 +19,100 @@ Parameter parameter(const char* name, std::vector<const char*> values) {
 const Parameter kScale =
     parameter<&Format::scale, ScalePolicy>("scale", {"constant", "calibrated"});
 const Parameter kEncoding =
-    parameter<&Format::encoding, Encoding>("encoding", {"served", "modelopt"});
+    parameter<&Format::encoding, Encoding>("encoding", {"served", "modelopt", "tensor", "fast"});
+const Parameter kGranularity =
+    parameter<&Format::granularity, Granularity>("granularity", {"tensor", "token_head"});
+const Parameter kError = parameter<&Format::error, BlockError>("error", {"mse", "mae", "abs_max"});
+const Parameter kNormaliser = parameter<&Format::normaliser, uint32_t>("normaliser", {});
+const Parameter kExponent =
+    parameter<&Format::exponent, BlockExponent>("exponent", {"rceil", "floor", "ceil", "even"});
 
-template <int kNumerator, int kDenominator = 1>
-double constant_bits(const Format& /*format*/, int64_t /*head_dim*/) {
-  return static_cast<double>(kNumerator) / kDenominator;
+// `codes` bits an element and `scale` bits for every `block`, in 1/block of a bit.
+template <int kCodes, int kScaleBits = 0, int kBlock = 1>
+double block_bits(const Format& /*format*/, int64_t /*head_dim*/) {
+  return static_cast<double>(kCodes * kBlock + kScaleBits) / kBlock;
+}
+
+// With a float32 scale a row where it is a row's own.
+double fp8_bits(const Format& format, int64_t head_dim) {
+  const bool own = format.granularity == Granularity::kTokenHead;
+  return 8 + (own ? 32.0 / static_cast<double>(head_dim) : 0.0);
+}
+
+std::vector<FormatRow> rows() {
+  std::vector<FormatRow> rows;
+  rows.push_back({.kind = FormatKind::kBf16,
+                  .name = "bf16",
+                  .parameters = {},
+                  .bits = block_bits<16>,
+                  .head_dim_multiple = 1,
+                  .granularity = "none",
+                  .served_by = "every engine",
+                  .description = "bfloat16, the reference"});
+  rows.push_back({.kind = FormatKind::kFp8E4m3,
+                  .name = "fp8_e4m3",
+                  .parameters = {{&kScale}, {&kGranularity}},
+                  .bits = fp8_bits,
+                  .head_dim_multiple = 1,
+                  .granularity = "tensor, or token and head",
+                  .served_by = "vLLM, SGLang, TensorRT-LLM",
+                  .description = "8-bit float, 4 exponent and 3 mantissa bits, largest 448"});
+  rows.push_back({.kind = FormatKind::kFp8E5m2,
+                  .name = "fp8_e5m2",
+                  .parameters = {{&kScale}},
+                  .bits = block_bits<8>,
+                  .head_dim_multiple = 1,
+                  .granularity = "tensor",
+                  .served_by = "vLLM, SGLang",
+                  .description = "8-bit float, 5 exponent and 2 mantissa bits, largest 57344"});
+  rows.push_back({.kind = FormatKind::kNvfp4,
+                  .name = "nvfp4",
+                  .parameters = {{&kEncoding}, {&kScale}},
+                  .bits = block_bits<4, 8, 16>,
+                  .head_dim_multiple = 16,
+                  .granularity = "block of 16 along head_dim (E4M3 scale), tensor",
+                  .served_by = "vLLM on SM100, TensorRT-LLM",
+                  .description = "4-bit float E2M1 with an 8-bit E4M3 scale a block"});
+  rows.push_back({.kind = FormatKind::kNvfp4FourOverSix,
+                  .name = "nvfp4_4over6",
+                  .parameters = {{&kError}, {&kNormaliser, {0, 256, 448}}, {&kScale}},
+                  .bits = block_bits<4, 8, 16>,
+                  .head_dim_multiple = 16,
+                  .granularity = "block of 16 along head_dim (E4M3 scale), tensor",
+                  .served_by = "vLLM on SM100",
+                  .description = "nvfp4 whose blocks may put their largest value at 4, not 6"});
+  rows.push_back({.kind = FormatKind::kMxfp4,
+                  .name = "mxfp4",
+                  .parameters = {{&kExponent}},
+                  .bits = block_bits<4, 8, 32>,
+                  .head_dim_multiple = 32,
+                  .granularity = "block of 32 along head_dim (E8M0 scale)",
+                  .served_by = "none",
+                  .description = "4-bit float E2M1, OCP microscaling"});
+  rows.push_back({.kind = FormatKind::kMxfp8,
+                  .name = "mxfp8",
+                  .parameters = {{&kExponent}},
+                  .bits = block_bits<8, 8, 32>,
+                  .head_dim_multiple = 32,
+                  .granularity = "block of 32 along head_dim (E8M0 scale)",
+                  .served_by = "none",
+                  .description = "8-bit float E4M3, OCP microscaling"});
+  rows.push_back({.kind = FormatKind::kMxint8,
+                  .name = "mxint8",
+                  .parameters = {{&kExponent}},
+                  .bits = block_bits<8, 8, 32>,
+                  .head_dim_multiple = 32,
+                  .granularity = "block of 32 along head_dim (E8M0 scale)",
+                  .served_by = "none",
+                  .description = "8-bit integer, OCP microscaling"});
+  return rows;
 }
 
 }  // namespace
 
 const std::vector<FormatRow>& format_catalogue() {
-  static const std::vector<FormatRow> rows = {
-      {FormatKind::kBf16,
-       "bf16",
-       {},
-       constant_bits<16>,
-       1,
-       "none",
-       "every engine",
-       "bfloat16, the reference"},
-      {FormatKind::kFp8E4m3,
-       "fp8_e4m3",
-       {{&kScale}},
-       constant_bits<8>,
-       1,
-       "tensor",
-       "vLLM, SGLang, TensorRT-LLM",
-       "8-bit float, 4 exponent and 3 mantissa bits, largest 448"},
-      {FormatKind::kNvfp4,
-       "nvfp4",
-       {{&kEncoding}, {&kScale}},
-       constant_bits<16 * 4 + 8, 16>,
-       16,  // 16 codes and one 8-bit scale
-       "block of 16 along head_dim (E4M3 scale), tensor",
-       "vLLM on SM100, TensorRT-LLM",
-       "4-bit float E2M1 with an 8-bit E4M3 scale a block"},
-  };
-  return rows;
+  static const std::vector<FormatRow> all = rows();
+  return all;
 }
 
 const FormatRow& catalogue_row(FormatKind kind) {

@@ -14,13 +14,19 @@
 #include <vector>
 
 #include "common/status.h"
+#include "kernels/formats/parameters.h"
 
 namespace bitalloc {
 
 enum class FormatKind {
   kBf16,
   kFp8E4m3,
+  kFp8E5m2,
   kNvfp4,
+  kNvfp4FourOverSix,
+  kMxfp4,
+  kMxfp8,
+  kMxint8,
 };
 
 // How the tensor-wide scale (`k_scale`/`v_scale` in a serving engine's checkpoint) is chosen.
@@ -33,6 +39,14 @@ enum class ScalePolicy {
 enum class Encoding {
   kServed,    // global scale = k_scale: what vLLM's store kernel writes (the default)
   kModelopt,  // global scale = amax/(6·448), i.e. 1/6 for amax 448: what ModelOpt's search scores
+  kTensor,    // ModelOpt's NVFP4QTensor and torchao, global scale = k_scale
+  kFast,      // kServed with the approximate reciprocals of store kernels
+};
+
+// Who shares a scale.
+enum class Granularity {
+  kTensor,
+  kTokenHead,  // a dynamic scale for every token and head
 };
 
 // The number format of one side (K or V) of a cache. A parameter that a kind does not have, or that
@@ -41,6 +55,10 @@ struct Format {
   FormatKind kind = FormatKind::kBf16;
   ScalePolicy scale = ScalePolicy::kConstant;
   Encoding encoding = Encoding::kServed;
+  Granularity granularity = Granularity::kTensor;
+  BlockError error = BlockError::kMse;
+  uint32_t normaliser = 0;  // of nvfp4_4over6: 0, 256 or 448; 0 is the cache format of vLLM
+  BlockExponent exponent = BlockExponent::kRceil;
 
   auto operator<=>(const Format&) const = default;
 };

@@ -8,9 +8,9 @@
 //   Nvfp4Block: [c1 c0][c3 c2] … [c15 c14] [scale]     9 bytes; element 2i is the low nibble
 //   value_i = E2M1(c_i) · E4M3(scale) · g              g: the tensor's float32 "global" scale
 //
-// "NVFP4" names several dialects that agree in layout but not in every bit. Two are here, chosen by
-// `Encoding` (bmax: largest magnitude of the block; E4M3 and E2M1 round to nearest even,
-// saturating):
+// "NVFP4" names several dialects that agree in layout but not in every bit. Four are here, chosen
+// by `Encoding`, the other two (kTensor, kFast) at their structs (bmax: largest magnitude of the
+// block; E4M3 and E2M1 round to nearest even, saturating):
 //
 // kServed, what an engine's store kernel writes with k_scale = g (constant policy 1, else
 // amax/448):
@@ -148,6 +148,60 @@ struct Nvfp4Modelopt {
   BA_HOST_DEVICE void fake_quantize(Group& group) const {
     const auto scale = nvfp4_modelopt_effective_scale(group.largest(), global_scale);
     group.map([](auto x, auto s) BA_INLINE { return nvfp4_modelopt_element(x, s); }, scale);
+  }
+};
+
+// ModelOpt's NVFP4QTensor (and torchao) with global scale g: true division, a scale that is never
+// 0.
+struct Nvfp4Tensor {
+  float global_scale;
+  static constexpr int kGroup = kNvfp4BlockSize;
+  static constexpr bool kBatch = true;
+
+  template <typename Group>
+  BA_HOST_DEVICE void fake_quantize(Group& group) const {
+    constexpr float kSmallest = 0.001953125f;  // 2^-9
+    const auto bmax = group.largest();
+    const auto raw = divide_rounded(bmax, multiply_rounded(kE2m1Max, global_scale));
+    using Scalar = typename Group::Scalar;
+    const Scalar nonzero = raw == 0.0f ? spread<Scalar>(1.0f) : raw;
+    const auto scale = multiply_rounded(e4m3_round(at_least(nonzero, kSmallest)), global_scale);
+    group.map([](auto x, auto s) BA_INLINE { return nvfp4_modelopt_element(x, s); }, scale);
+  }
+};
+
+// About 1/value: a GPU's rcp.approx.ftz; correctly rounded on a CPU.
+template <typename Scalar>
+BA_HOST_DEVICE Scalar approximate_reciprocal(Scalar value) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+#else
+  return divide_rounded(spread<Scalar>(1.0f), value);
+#endif
+}
+
+// The store kernels of vLLM and, with fast math, of TensorRT-LLM and FlashInfer: s = E4M3((1/g)·
+// (bmax·rcp(6))), r = rcp(s·rcp(1/g)). On a GPU with that GPU's approximate reciprocals, so that
+// CPU and GPU may differ where those move a tie, in about one code of 10,000.
+struct Nvfp4Fast {
+  float global_scale;
+  static constexpr int kGroup = kNvfp4BlockSize;
+  static constexpr bool kBatch = true;
+
+  template <typename Group>
+  BA_HOST_DEVICE void fake_quantize(Group& group) const {
+    using Scalar = typename Group::Scalar;
+    const float inverse = divide_rounded(1.0f, global_scale);
+    const Scalar sixth = multiply_rounded(group.largest(), approximate_reciprocal(kE2m1Max));
+    const Scalar scale = e4m3_round(multiply_rounded(sixth, inverse));
+    const Scalar r =
+        approximate_reciprocal(multiply_rounded(scale, approximate_reciprocal(inverse)));
+    const Scalar reciprocal = scale == 0.0f ? Scalar{} : at_most(r, 3.402823466e+38f);
+    group.map([g = global_scale](auto x, auto p, auto s)
+                  BA_INLINE { return nvfp4_served_element(x, p, s, g); },
+              reciprocal, scale);
   }
 };
 

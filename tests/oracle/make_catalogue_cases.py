@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Makes tests/oracle/catalogue_cases.{txt,bin}: tensors, and what comes back from formats of the catalogue.
+
+    .venv/bin/python tests/oracle/make_catalogue_cases.py      (1 minute; deterministic)
+
+Needs what make_formats.py needs, and torchao 0.18.0, gfloat 0.5.2 and the sources of fouroversix 1.0.5
+(requirements.txt beside this file; the numbers are committed, tests need no Python).
+
+A line each:  oracle  name  format  amax  f32|bf16  rows  head_dim  offset_of_input  offset_of_output
+`oracle` says who made the output; "restated" is the header's formula in numpy with the casts of torch and
+ml_dtypes, for want of a package that runs without a GPU.
+"""
+import pathlib
+
+import gfloat
+import gfloat.formats
+import ml_dtypes
+import numpy as np
+import torch
+from fouroversix.quantize.pytorch import reference as fouroversix
+from fouroversix.utils import ScaleRule
+from torchao.prototype.mx_formats.constants import DTYPE_FP6_E2M3  # noqa: F401  (fails early without torchao)
+from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
+
+import make_formats
+
+HERE = pathlib.Path(__file__).parent
+INPUTS = ("normal", "std_0.01", "std_0.001", "outlier_channels", "ties", "tiny", "huge", "every_exponent",
+          "zeros", "constant", "one_in_zeros", "tail_4", "head_dim_80")
+
+
+def e2m1(x):
+    return x.clamp(-6, 6).numpy().astype(ml_dtypes.float4_e2m1fn).astype(np.float32)
+
+
+def blocks(x, size):
+    pad = (-x.shape[-1]) % size
+    return torch.nn.functional.pad(x.float(), (0, pad)).reshape(x.shape[0], -1, size)
+
+
+def rows_of(blocked, x):
+    return blocked.reshape(x.shape[0], -1)[:, : x.shape[1]].to(x.dtype)
+
+
+def e5m2(x, amax):
+    forward = (torch.tensor(1.0) / torch.tensor(amax)) * 57344
+    scaled = (x.float() * forward).clamp(-57344, 57344).to(torch.float8_e5m2).float()
+    return (scaled * (1 / forward)).to(x.dtype)
+
+
+def fp8_token_head(x):
+    scale = (x.float().abs().amax(-1, keepdim=True) / 448).clamp(min=1e-6)
+    return ((x.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale).to(x.dtype)
+
+
+def e4m3(x):
+    return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+
+
+def fast(x, amax):
+    """kernels/formats/nvfp4.h, Nvfp4Fast, with true reciprocals."""
+    g = torch.tensor(amax) / 448
+    inverse = 1 / g
+    b = blocks(x, 16)
+    s = e4m3(b.abs().amax(-1, keepdim=True) * (torch.tensor(1.0) / 6) * inverse)
+    r = torch.where(s == 0, torch.zeros(()), 1 / (s * (1 / inverse)))
+    return rows_of(torch.from_numpy(e2m1(b * r)) * s * g, x)
+
+
+def cache_four_over_six(x, amax, rule):
+    """vLLM's nvfp4_4over6: bmax/6 against bmax/4 under one k_scale."""
+    g = torch.tensor(amax) / 448
+    b = blocks(x, 16)
+    bmax = b.abs().amax(-1, keepdim=True)
+
+    def stored(s):
+        r = torch.where(s == 0, torch.zeros(()), 1 / (s * g))
+        y = torch.from_numpy(e2m1(b * r)) * s * g
+        d = y - b
+        error = {"mse": (d * d).sum(-1), "mae": d.abs().sum(-1), "abs_max": d.abs().amax(-1)}[rule]
+        return y, error.unsqueeze(-1)
+
+    six, error6 = stored(e4m3(bmax / (6 * g)))
+    four, error4 = stored(e4m3(bmax / (4 * g)))
+    return rows_of(torch.where(error4 < error6, four, six), x)
+
+
+def static_four_over_six(x, amax, rule):
+    """The package's own functions, on rows of blocks."""
+    b = blocks(x, 16)
+    flat, top = b.reshape(-1, 16), torch.tensor(amax)
+    rule = {"mse": ScaleRule.mse, "mae": ScaleRule.mae, "abs_max": ScaleRule.abs_max}[rule]
+    six, scales6 = fouroversix.quantize_to_nvfp4(flat, top, scale_rule=rule)
+    four, scales4 = fouroversix.quantize_to_nvfp4(flat, top, scale_rule=rule, scale_expansion_factor=1.5)
+    codes, scales = fouroversix.select_fouroversix(flat, six, scales6, four, scales4, top, scale_rule=rule)
+    codes = fouroversix.fake_quantize_to_e2m1(codes.float())
+    codes, scales = codes.reshape(-1, 16), scales.reshape(-1)
+    y = codes * scales.float().unsqueeze(1) * top / torch.tensor(6.0 * 256)
+    return rows_of(y.reshape(b.shape), x)
+
+
+def mx(x, element, mode):
+    scale, data = to_mx(x.float().contiguous(), element, 32, mode)
+    e = scale.view(torch.uint8).float()
+    if element == torch.float4_e2m1fn_x2:
+        packed = data.view(torch.uint8).reshape(-1)
+        codes = torch.stack([packed & 15, packed >> 4], -1).reshape(x.shape[0], -1, 32)
+        data = torch.from_numpy(codes.numpy().view(ml_dtypes.float4_e2m1fn).astype(np.float32))
+    else:
+        data = data.float().reshape(x.shape[0], -1, 32)
+    return rows_of(data * torch.exp2(e.reshape(x.shape[0], -1, 1) - 127), x)
+
+
+def mxint8(x):
+    info = gfloat.formats.format_info_mxint8
+    y = torch.stack([torch.from_numpy(gfloat.quantize_block(info, block.double().numpy(), gfloat.compute_scale_amax))
+                     for block in blocks(x, 32).reshape(-1, 32)])
+    return rows_of(y.reshape(x.shape[0], -1, 32), x)
+
+
+def cases():
+    modes = {"floor": ScaleCalculationMode.FLOOR, "ceil": ScaleCalculationMode.CEIL,
+             "even": ScaleCalculationMode.EVEN, "rceil": ScaleCalculationMode.RCEIL}
+    inputs = make_formats.inputs()
+    for name in INPUTS:
+        x32 = inputs[name][:8]
+        for storage, x in (("f32", x32), ("bf16", x32.bfloat16())):
+            top = float(x.float().abs().max())
+            yield "torch", name, "fp8_e5m2", 57344.0, storage, x, e5m2(x, 57344.0)
+            yield "restated", name, "fp8_e4m3[granularity=token_head]", 448.0, storage, x, fp8_token_head(x)
+            yield "restated", name, "nvfp4[encoding=fast]", 448.0, storage, x, fast(x, 448.0)
+            yield "restated", name, "nvfp4_4over6", 448.0, storage, x, cache_four_over_six(x, 448.0, "mse")
+            if storage == "f32":
+                for rule in ("mae", "abs_max"):
+                    yield ("restated", name, f"nvfp4_4over6[error={rule}]", 448.0, storage, x,
+                           cache_four_over_six(x, 448.0, rule))
+            if 1e-30 < top < 1e38:
+                yield "torch", name, "fp8_e5m2[scale=calibrated]", top, storage, x, e5m2(x, top)
+                if storage == "f32":
+                    for rule in ("mse", "mae", "abs_max"):
+                        own = "" if rule == "mse" else f"error={rule},"
+                        yield ("fouroversix", name, f"nvfp4_4over6[{own}normaliser=256,scale=calibrated]", top,
+                               storage, x, static_four_over_six(x, top, rule))
+            if x.shape[1] % 16 == 0:
+                yield "modelopt", name, "nvfp4[encoding=tensor]", 448.0, storage, x, make_formats.nvfp4_tensor(x, 448.0)
+            if x.shape[1] % 32:
+                continue
+            for mode, how in modes.items():
+                own = "" if mode == "rceil" else f"[exponent={mode}]"
+                yield "torchao", name, "mxfp4" + own, 448.0, storage, x, mx(x, torch.float4_e2m1fn_x2, how)
+                if storage == "f32":
+                    yield "torchao", name, "mxfp8" + own, 448.0, storage, x, mx(x, torch.float8_e4m3fn, how)
+            if name != "tiny":  # gfloat rounds the scale of denormal blocks otherwise
+                yield "gfloat", name, "mxint8[exponent=floor]", 448.0, storage, x, mxint8(x)
+
+
+def write_cases():
+    lines, blob, offsets = [], bytearray(), {}
+
+    def place(data):
+        if data not in offsets:
+            offsets[data] = len(blob)
+            blob.extend(data)
+        return offsets[data]
+
+    for oracle, name, fmt, amax, storage, x, y in cases():
+        lines.append(f"{oracle} {name} {fmt} {amax!r} {storage} {x.shape[0]} {x.shape[1]} "
+                     f"{place(make_formats.raw(x))} {place(make_formats.raw(y.to(x.dtype)))}")
+    (HERE / "catalogue_cases.txt").write_text("\n".join(lines) + "\n")
+    (HERE / "catalogue_cases.bin").write_bytes(bytes(blob))
+    print(len(lines), "cases,", len(blob), "bytes")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    write_cases()
