@@ -46,7 +46,8 @@ class VectorGroup {
   // goes on, after them, with copies of the first element (which change no extreme).
   template <typename Element>
   BA_HOST_DEVICE VectorGroup(const Element* from, int size) : size_(size) {
-    for (int i = 0; i < parts(); ++i) parts_[i] = load<Vector>(from + i * kWidth);
+    parts_[0] = load<Vector>(from);
+    for (int i = 1; i < parts(); ++i) parts_[i] = load<Vector>(from + i * kWidth);
   }
 
   // Writes whole vectors.

@@ -68,16 +68,12 @@ BA_HOST_DEVICE int64_t fake_quantize_batches(const Numerics numerics,
   return row;
 }
 
-// Groups of `group` neighbours; kSize: as many at compile time, or 0.
+// Rows from `row` on, in groups of `group` neighbours; kSize: as many at compile time, or 0.
 template <typename Vector, int kSize, typename Numerics, typename Element>
-BA_HOST_DEVICE void fake_quantize_groups(const Numerics numerics, int group,
+BA_HOST_DEVICE void fake_quantize_groups(const Numerics numerics, int group, int64_t row,
                                          const RowArguments<Element>& a) {
   if constexpr (kSize > 0) group = kSize;
   const bool whole_vectors = group % Vector::kWidth == 0;
-  int64_t row = 0;
-  if constexpr (kSize > 0 && Numerics::kBatch) {
-    row = fake_quantize_batches<Vector, kSize>(numerics, a);
-  }
   for (; row < a.rows; ++row) {
     const Element* in = a.in + row * a.in_stride;
     Element* out = a.out + row * a.out_stride;
@@ -99,18 +95,17 @@ struct FakeQuantizeRows {
 
   template <typename Numerics>
   BA_HOST_DEVICE void operator()(const Numerics& numerics) const {
+    constexpr int kGroup = Numerics::kGroup;
     const int group = a.quantizer.group > 0 ? a.quantizer.group : static_cast<int>(a.head_dim);
-    if constexpr (Numerics::kGroup > 0) {
-      fake_quantize_groups<Vector, Numerics::kGroup>(numerics, group, a);
-    } else if (group == 32) {
-      fake_quantize_groups<Vector, 32>(numerics, group, a);
-    } else if (group == 64) {
-      fake_quantize_groups<Vector, 64>(numerics, group, a);
-    } else if (group == 128) {
-      fake_quantize_groups<Vector, 128>(numerics, group, a);
-    } else {
-      fake_quantize_groups<Vector, 0>(numerics, group, a);
+    int64_t row = 0;
+    if constexpr (Numerics::kBatch && kGroup > 0) {
+      row = fake_quantize_batches<Vector, kGroup>(numerics, a);
+    } else if constexpr (Numerics::kBatch) {
+      if (group == 32) row = fake_quantize_batches<Vector, 32>(numerics, a);
+      if (group == 64) row = fake_quantize_batches<Vector, 64>(numerics, a);
+      if (group == 128) row = fake_quantize_batches<Vector, 128>(numerics, a);
     }
+    fake_quantize_groups<Vector, kGroup>(numerics, group, row, a);
   }
 };
 
@@ -170,6 +165,20 @@ Quantizer four_over_six_quantizer(const Format& format, float amax) {
   return quantizer_of(Nvfp4FourOverSixStatic{amax > 0 ? amax : 1.0f, normaliser, format.error});
 }
 
+Quantizer affine_quantizer(const Format& format, int bits) {
+  const auto levels = static_cast<float>((1 << bits) - 1);
+  const auto group = static_cast<int>(group_of(format));
+  switch (format.arithmetic) {
+    case Arithmetic::kBf16:
+      return quantizer_of(IntAffine<Arithmetic::kBf16>{levels}, group);
+    case Arithmetic::kFp16:
+      return quantizer_of(IntAffine<Arithmetic::kFp16>{levels}, group);
+    case Arithmetic::kFp32:
+      return quantizer_of(IntAffine<Arithmetic::kFp32>{levels}, group);
+  }
+  return {};
+}
+
 }  // namespace
 
 Quantizer make_quantizer(const Format& format, float amax) {
@@ -194,6 +203,16 @@ Quantizer make_quantizer(const Format& format, float amax) {
       return quantizer_of(Mxfp8{format.exponent});
     case FormatKind::kMxint8:
       return quantizer_of(Mxint8{format.exponent});
+    case FormatKind::kInt2:
+      return affine_quantizer(format, 2);
+    case FormatKind::kInt3:
+      return affine_quantizer(format, 3);
+    case FormatKind::kInt4:
+      return affine_quantizer(format, 4);
+    case FormatKind::kInt8:
+      return affine_quantizer(format, 8);
+    case FormatKind::kInt8TokenHead:
+      return quantizer_of(Int8TokenHead{});
   }
   check_failed(__FILE__, __LINE__, "kind has numerics", "a format kind without numerics");
 }

@@ -5,6 +5,8 @@
 #include "kernels/formats/fp8_e4m3.h"
 #include "kernels/formats/fp8_e5m2.h"
 #include "kernels/formats/fp8_token_head.h"
+#include "kernels/formats/int8_token_head.h"
+#include "kernels/formats/int_affine.h"
 #include "kernels/formats/mx.h"
 #include "kernels/formats/nvfp4.h"
 #include "kernels/formats/nvfp4_four_over_six.h"
@@ -25,7 +27,11 @@ namespace bitalloc {
   X(kNvfp4FourOverSixStatic, Nvfp4FourOverSixStatic, nvfp4_four_over_six_static) \
   X(kMxfp4, Mxfp4, mxfp4)                                                        \
   X(kMxfp8, Mxfp8, mxfp8)                                                        \
-  X(kMxint8, Mxint8, mxint8)
+  X(kMxint8, Mxint8, mxint8)                                                     \
+  X(kIntBf16, IntAffine<Arithmetic::kBf16>, int_bf16)                            \
+  X(kIntFp16, IntAffine<Arithmetic::kFp16>, int_fp16)                            \
+  X(kIntFp32, IntAffine<Arithmetic::kFp32>, int_fp32)                            \
+  X(kInt8TokenHead, Int8TokenHead, int8_token_head)
 
 #define BA_ENUMERATOR(name, Type, member) name,
 #define BA_MEMBER(name, Type, member) Type member;

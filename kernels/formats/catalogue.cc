@@ -26,6 +26,10 @@ const Parameter kError = parameter<&Format::error, BlockError>("error", {"mse", 
 const Parameter kNormaliser = parameter<&Format::normaliser, uint32_t>("normaliser", {});
 const Parameter kExponent =
     parameter<&Format::exponent, BlockExponent>("exponent", {"rceil", "floor", "ceil", "even"});
+const Parameter kGroup = parameter<&Format::group, uint32_t>("group", {});
+const Parameter kAxis = parameter<&Format::axis, Axis>("axis", {"token", "channel"});
+const Parameter kArithmetic =
+    parameter<&Format::arithmetic, Arithmetic>("arithmetic", {"bf16", "fp16", "fp32"});
 
 // `codes` bits an element and `scale` bits for every `block`, in 1/block of a bit.
 template <int kCodes, int kScaleBits = 0, int kBlock = 1>
@@ -37,6 +41,33 @@ double block_bits(const Format& /*format*/, int64_t /*head_dim*/) {
 double fp8_bits(const Format& format, int64_t head_dim) {
   const bool own = format.granularity == Granularity::kTokenHead;
   return 8 + (own ? 32.0 / static_cast<double>(head_dim) : 0.0);
+}
+
+double token_head_bits(const Format& /*format*/, int64_t head_dim) {
+  return 8 + 32.0 / static_cast<double>(head_dim);
+}
+
+// A scale and a shift a group; along head_dim the last group of a row may be shorter.
+template <int kCodes>
+double affine_bits(const Format& format, int64_t head_dim) {
+  const double own = format.arithmetic == Arithmetic::kFp32 ? 2 * 32 : 2 * 16;
+  const int64_t group = group_of(format);
+  if (format.axis == Axis::kChannel) return kCodes + own / static_cast<double>(group);
+  const int64_t groups = (head_dim + group - 1) / group;
+  return kCodes + own * static_cast<double>(groups) / static_cast<double>(head_dim);
+}
+
+template <int kCodes>
+FormatRow affine_row(FormatKind kind, const char* name, const char* served_by,
+                     const char* description) {
+  return {.kind = kind,
+          .name = name,
+          .parameters = {{&kGroup, {64, 32, 128}}, {&kAxis}, {&kArithmetic}},
+          .bits = affine_bits<kCodes>,
+          .head_dim_multiple = 1,
+          .granularity = "group along head_dim, or along the tokens of a channel",
+          .served_by = served_by,
+          .description = description};
 }
 
 std::vector<FormatRow> rows() {
@@ -105,6 +136,23 @@ std::vector<FormatRow> rows() {
                   .granularity = "block of 32 along head_dim (E8M0 scale)",
                   .served_by = "none",
                   .description = "8-bit integer, OCP microscaling"});
+  const char* caches = "transformers QuantizedCache, KIVI";
+  rows.push_back(affine_row<2>(FormatKind::kInt2, "int2", caches,
+                               "2-bit integer with scale and shift a group (Quanto, KIVI)"));
+  rows.push_back(affine_row<3>(FormatKind::kInt3, "int3", "none",
+                               "3-bit integer with scale and shift a group"));
+  rows.push_back(affine_row<4>(FormatKind::kInt4, "int4", caches,
+                               "4-bit integer with scale and shift a group (Quanto, KIVI)"));
+  rows.push_back(affine_row<8>(FormatKind::kInt8, "int8", "none",
+                               "8-bit integer with scale and shift a group"));
+  rows.push_back({.kind = FormatKind::kInt8TokenHead,
+                  .name = "int8_token_head",
+                  .parameters = {},
+                  .bits = token_head_bits,
+                  .head_dim_multiple = 1,
+                  .granularity = "token and head (float32 scale)",
+                  .served_by = "vLLM",
+                  .description = "8-bit integer, symmetric"});
   return rows;
 }
 

@@ -253,6 +253,35 @@ TEST(Catalogue, FakeQuantizationIsEncodingAndDecoding) {
   }
 }
 
+TEST(Catalogue, IntegersComeBackFromTheirPackedGroups) {
+  for (const int bits : {2, 3, 4, 8}) {
+    for (const int size : {64, 40, 1}) {
+      const IntAffine<Arithmetic::kBf16> format{static_cast<float>((1 << bits) - 1)};
+      for (uint32_t seed = 0; seed < 100; ++seed) {
+        const auto in = wild_values(size, seed);
+        std::vector<uint8_t> codes(size), bytes((size * bits + 7) / 8);
+        const auto group = format.encode(in.data(), size, codes.data());
+        pack_codes(codes.data(), size, bits, bytes.data());
+        const auto out = fake_quantize(format_of("int" + std::to_string(bits)), 448, in, size);
+        for (int i = 0; i < size; ++i) {
+          const float value = format.decode(unpack_code(bytes.data(), i, bits), group);
+          ASSERT_TRUE(std::isnan(out[i]) ? std::isnan(value) : out[i] == value)
+              << bits << " bits: " << in[i] << ": " << value << ", " << out[i];
+        }
+      }
+    }
+  }
+}
+
+TEST(Catalogue, ConstantGroupsComeBackExactly) {
+  for (const char* name :
+       {"int2", "int3", "int4", "int8", "int4[arithmetic=fp16]", "int4[arithmetic=fp32]"}) {
+    EXPECT_THAT(fake_quantize(format_of(name), 448, std::vector<float>(70, -0.375f), 70),
+                testing::Each(-0.375f))
+        << name;
+  }
+}
+
 TEST(Catalogue, BitsAreThoseOfPackedBlocks) {
   const auto bits = [](const char* name) { return bits_per_element(format_of(name), {128}); };
   EXPECT_EQ(bits("mxfp4"), sizeof(Mxfp4Block) * 8 / 32.0);
@@ -260,6 +289,14 @@ TEST(Catalogue, BitsAreThoseOfPackedBlocks) {
   EXPECT_EQ(bits("mxint8"), sizeof(Mxint8Block) * 8 / 32.0);
   EXPECT_EQ(bits("nvfp4_4over6"), sizeof(Nvfp4Block) * 8 / 16.0);
   EXPECT_EQ(bits("fp8_e5m2"), 8.0);
+  // A row of two groups of 64 codes, each with two numbers of 16 or 32 bits; or groups of 64
+  // tokens.
+  EXPECT_EQ(bits("int4"), 2 * (64 * 4 + 2 * 16) / 128.0);
+  EXPECT_EQ(bits("int4[arithmetic=fp32]"), 2 * (64 * 4 + 2 * 32) / 128.0);
+  EXPECT_EQ(bits("int2[group=32]"), 4 * (32 * 2 + 2 * 16) / 128.0);
+  EXPECT_EQ(bits("int2[group=32,axis=channel]"), (32 * 2 + 2 * 16) / 32.0);
+  EXPECT_EQ(bits_per_element(format_of("int4"), {80}), (80 * 4 + 2 * 2 * 16) / 80.0);  // 64 + 16
+  EXPECT_EQ(bits("int8_token_head"), (128 + 4) * 8 / 128.0);
   // 128 codes of a byte and a float32 scale a row.
   EXPECT_EQ(bits("fp8_e4m3[granularity=token_head]"), (128 + 4) * 8 / 128.0);
 }
@@ -308,6 +345,10 @@ TEST(Catalogue, ErrorsStayWithinTheFormatsStep) {
       {"mxfp4", 1 / 3.0f},   // the scale up to twice as large as needed: step 2 of 3
       {"mxfp8", 1 / 14.0f},  // 16 of 224
       {"mxint8", 1 / 63.0f},
+      {"int8_token_head", 1 / 253.0f},        // half a step of amax/127
+      {"int2[arithmetic=fp32]", 2 / 5.99f},   // half a step of the range, at most 2 amax, over 3
+      {"int4[arithmetic=fp32]", 2 / 29.9f},   // over 15
+      {"int8[arithmetic=fp32]", 2 / 509.0f},  // over 255
   };
   std::mt19937 random(3);
   std::normal_distribution<float> normal;

@@ -72,6 +72,14 @@ std::string value_text(const Parameter& parameter, uint32_t value) {
 
 }  // namespace
 
+int64_t group_of(const Format& format) {
+  for (const ParameterUse& use : catalogue_row(format.kind).parameters) {
+    if (std::string_view(use.parameter->name) != "group") continue;
+    return format.group > 0 ? format.group : use.numbers.front();
+  }
+  return 0;
+}
+
 double bits_per_element(const Format& format, const CacheShape& shape) {
   return catalogue_row(format.kind).bits(format, shape.head_dim);
 }

@@ -27,6 +27,11 @@ enum class FormatKind {
   kMxfp4,
   kMxfp8,
   kMxint8,
+  kInt2,
+  kInt3,
+  kInt4,
+  kInt8,
+  kInt8TokenHead,
 };
 
 // How the tensor-wide scale (`k_scale`/`v_scale` in a serving engine's checkpoint) is chosen.
@@ -49,6 +54,12 @@ enum class Granularity {
   kTokenHead,  // a dynamic scale for every token and head
 };
 
+// Along what the groups of int2 … int8 lie.
+enum class Axis {
+  kToken,    // along head_dim: every token has its own
+  kChannel,  // along the tokens of a sequence: every channel has its own
+};
+
 // The number format of one side (K or V) of a cache. A parameter that a kind does not have, or that
 // is at the kind's default, is 0, so that equal formats compare equal.
 struct Format {
@@ -59,9 +70,15 @@ struct Format {
   BlockError error = BlockError::kMse;
   uint32_t normaliser = 0;  // of nvfp4_4over6: 0, 256 or 448; 0 is the cache format of vLLM
   BlockExponent exponent = BlockExponent::kRceil;
+  uint32_t group = 0;  // of int2 … int8: neighbours that share a scale; 0 is 64
+  Axis axis = Axis::kToken;
+  Arithmetic arithmetic = Arithmetic::kBf16;
 
   auto operator<=>(const Format&) const = default;
 };
+
+// Neighbours that share a scale: 64 unless said; 0 where the kind has no such parameter.
+int64_t group_of(const Format& format);
 
 // What the cost of a format may depend on.
 struct CacheShape {

@@ -9,4 +9,7 @@ enum class BlockError { kMse, kMae, kAbsMax };
 // How the exponent of an MX block is found (mx.h).
 enum class BlockExponent { kRceil, kFloor, kCeil, kEven };
 
+// What a cache computes its integers in, and keeps scales and shifts in (int_affine.h).
+enum class Arithmetic { kBf16, kFp16, kFp32 };
+
 }  // namespace bitalloc

@@ -3,7 +3,7 @@
 
     .venv/bin/python tests/oracle/make_catalogue_cases.py      (1 minute; deterministic)
 
-Needs what make_formats.py needs, and torchao 0.18.0, gfloat 0.5.2 and the sources of fouroversix 1.0.5
+Needs what make_formats.py needs, and torchao 0.18.0, gfloat 0.5.2, optimum-quanto 0.2.7 and the sources of fouroversix 1.0.5
 (requirements.txt beside this file; the numbers are committed, tests need no Python).
 
 A line each:  oracle  name  format  amax  f32|bf16  rows  head_dim  offset_of_input  offset_of_output
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from fouroversix.quantize.pytorch import reference as fouroversix
 from fouroversix.utils import ScaleRule
+from optimum.quanto import MaxOptimizer, qint2, qint4, quantize_weight
 from torchao.prototype.mx_formats.constants import DTYPE_FP6_E2M3  # noqa: F401  (fails early without torchao)
 from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
 
@@ -118,12 +119,54 @@ def mxint8(x):
     return rows_of(y.reshape(x.shape[0], -1, 32), x)
 
 
+def quanto(x, bits, group):
+    """MaxOptimizer and quantize_weight, groups along head_dim; the tensor's type is the arithmetic's."""
+    qtype = {2: qint2, 4: qint4}[bits]
+    cache = x.contiguous()[None, None]  # four dimensions, as transformers' caches: matrices get packed otherwise
+    scale, shift = MaxOptimizer()(cache, qtype, 0, group)
+    return quantize_weight(cache, qtype, 0, scale, shift, group).dequantize()[0, 0]
+
+
+def affine(x, bits, group):
+    """The same for any number of bits, in float32."""
+    b = x.float().reshape(-1, group)
+    lo, hi = b.amin(-1, keepdim=True), b.amax(-1, keepdim=True)
+    scale = (hi - lo) / (2**bits - 1)
+    code = torch.where(scale == 0, torch.zeros(()), torch.round((b - lo) / scale)).clamp(0, 2**bits - 1)
+    return (code * scale + lo).reshape(x.shape)
+
+
+def int8_token_head(x):
+    scale = (x.float().abs().amax(-1, keepdim=True) / 127).clamp(min=1e-6)
+    return (torch.round(x.float() / scale).clamp(-127, 127) * scale).to(x.dtype)
+
+
+def int_cases(name, x32):
+    yield "restated", name, "int8_token_head", 448.0, "f32", x32, int8_token_head(x32)
+    for group in (32, 64, 128):
+        x = x32.reshape(-1, group) if x32.numel() % group == 0 else None
+        if x is None or len(x) < 2:
+            continue
+        own = "" if group == 64 else f"group={group},"
+        for bits in (2, 4):
+            yield "quanto", name, f"int{bits}[{own}arithmetic=fp32]", 448.0, "f32", x, quanto(x, bits, group)
+            yield ("quanto", name, f"int{bits}[{own[:-1]}]".replace("[]", ""), 448.0, "bf16", x.bfloat16(),
+                   quanto(x.bfloat16(), bits, group))
+            half = x.half().float()  # float16 values: the fp16 arithmetic reads them as they are
+            if torch.isfinite(half).all():
+                yield ("quanto", name, f"int{bits}[{own}arithmetic=fp16]", 448.0, "f32", half,
+                       quanto(x.half(), bits, group).float())
+        for bits in (3, 8):
+            yield "restated", name, f"int{bits}[{own}arithmetic=fp32]", 448.0, "f32", x, affine(x, bits, group)
+
+
 def cases():
     modes = {"floor": ScaleCalculationMode.FLOOR, "ceil": ScaleCalculationMode.CEIL,
              "even": ScaleCalculationMode.EVEN, "rceil": ScaleCalculationMode.RCEIL}
     inputs = make_formats.inputs()
     for name in INPUTS:
         x32 = inputs[name][:8]
+        yield from int_cases(name, x32)
         for storage, x in (("f32", x32), ("bf16", x32.bfloat16())):
             top = float(x.float().abs().max())
             yield "torch", name, "fp8_e5m2", 57344.0, storage, x, e5m2(x, 57344.0)
