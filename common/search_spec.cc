@@ -188,8 +188,10 @@ double candidate_bits(const Site& site, const Candidate& candidate) {
   const CacheShape shape = cache_shape(site);
   const double k_width = static_cast<double>(site.k_width);
   const double v_width = static_cast<double>(site.v_width);
+  CacheShape v_shape = shape;
+  v_shape.side = Side::kV;
   return (k_width * bits_per_element(candidate.k, shape) +
-          v_width * bits_per_element(candidate.v, shape)) /
+          v_width * bits_per_element(candidate.v, v_shape)) /
          (k_width + v_width);
 }
 

@@ -24,6 +24,9 @@ Status fake_quantize_cuda(const Quantizer& quantizer, const Bfloat16* in, int64_
                           Bfloat16* out, int64_t out_stride, int64_t rows, int64_t head_dim,
                           cudaStream_t stream);
 
+// As hadamard_cpu, bit for bit.
+Status hadamard_cuda(float* x, int64_t rows, int64_t n, cudaStream_t stream);
+
 // *out (device) = max(*out, largest magnitude of `count` values): set it to 0 first, or go on with
 // a running maximum. NaN if there is a NaN.
 Status absolute_max_cuda(const float* values, int64_t count, float* out, cudaStream_t stream);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cpu_group.h"
+#include "kernels/formats/hadamard.h"
 
 namespace bitalloc {
 namespace {
@@ -114,6 +115,21 @@ BA_HOST_DEVICE void fake_quantize_loop(const RowArguments<Element>& a) {
   visit(a.quantizer, FakeQuantizeRows<Vector, Element>{a});
 }
 
+struct HadamardArguments {
+  float* x;
+  int64_t rows;
+  int64_t n;
+};
+
+// The loops of hadamard_row are vectorized by the compiler: no lane depends on another.
+template <typename Vector>
+BA_HOST_DEVICE void hadamard_loop(const HadamardArguments& a) {
+  const float factor = hadamard_factor(a.n);
+  for (int64_t row = 0; row < a.rows; ++row) {
+    hadamard_row(a.x + row * a.n, static_cast<int>(a.n), factor);
+  }
+}
+
 template <typename Element>
 struct MaxArguments {
   const Element* values;
@@ -135,6 +151,7 @@ BA_HOST_DEVICE void absolute_max_loop(const MaxArguments<Element>& a) {
 
 BA_DEFINE_FOR_CPUS(fake_quantize_f32, fake_quantize_loop, RowArguments<float>)
 BA_DEFINE_FOR_CPUS(fake_quantize_bf16, fake_quantize_loop, RowArguments<Bfloat16>)
+BA_DEFINE_FOR_CPUS(hadamard_rows, hadamard_loop, HadamardArguments)
 BA_DEFINE_FOR_CPUS(absolute_max_f32, absolute_max_loop, MaxArguments<float>)
 BA_DEFINE_FOR_CPUS(absolute_max_bf16, absolute_max_loop, MaxArguments<Bfloat16>)
 
@@ -226,6 +243,8 @@ void fake_quantize_cpu(const Quantizer& quantizer, const Bfloat16* in, int64_t i
                        Bfloat16* out, int64_t out_stride, int64_t rows, int64_t head_dim) {
   fake_quantize_bf16({quantizer, in, in_stride, out, out_stride, rows, head_dim});
 }
+
+void hadamard_cpu(float* x, int64_t rows, int64_t n) { hadamard_rows({x, rows, n}); }
 
 float absolute_max_cpu(const float* values, int64_t count) {
   uint32_t largest = 0;

@@ -1,6 +1,7 @@
 #include "kernels/cuda_group.cuh"
 #include "kernels/cuda_kernels.h"
 #include "kernels/cuda_launch.cuh"
+#include "kernels/formats/hadamard.h"
 
 namespace bitalloc {
 namespace {
@@ -134,6 +135,26 @@ Status fake_quantize(const Quantizer& quantizer, const Element* in, Element* out
   return visit(quantizer, Launch<Element>{quantizer, in, out, tensor, stream});
 }
 
+// A thread block a row at a time, its n elements in shared memory.
+__global__ void hadamard_kernel(float* x, int64_t rows, int n, float factor) {
+  extern __shared__ float row_values[];
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    float* own = x + row * n;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) row_values[i] = own[i];
+    __syncthreads();
+    for (int step = 1; step < n; step *= 2) {
+      for (int pair = threadIdx.x; pair < n / 2; pair += blockDim.x) {
+        hadamard_butterfly(row_values, pair / step * 2 * step + pair % step, step);
+      }
+      __syncthreads();
+    }
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+      own[i] = multiply_rounded(row_values[i], factor);
+    }
+    __syncthreads();
+  }
+}
+
 // Magnitudes order as integers do: a maximum of integers is the same in any order, so atomics do.
 template <typename Element>
 __global__ void __launch_bounds__(kThreads)
@@ -169,6 +190,14 @@ Status fake_quantize_cuda(const Quantizer& quantizer, const Bfloat16* in, int64_
                           Bfloat16* out, int64_t out_stride, int64_t rows, int64_t head_dim,
                           cudaStream_t stream) {
   return fake_quantize(quantizer, in, out, Tensor{in_stride, out_stride, rows, head_dim}, stream);
+}
+
+Status hadamard_cuda(float* x, int64_t rows, int64_t n, cudaStream_t stream) {
+  if (rows <= 0) return {};
+  const int threads = n >= 64 ? static_cast<int>(n / 2) : 32;
+  hadamard_kernel<<<grid_blocks(rows * threads, threads), threads, n * sizeof(float), stream>>>(
+      x, rows, static_cast<int>(n), hadamard_factor(n));
+  return launch_status("hadamard");
 }
 
 Status absolute_max_cuda(const float* values, int64_t count, float* out, cudaStream_t stream) {

@@ -23,6 +23,10 @@ void fake_quantize_cpu(const Quantizer& quantizer, const float* in, int64_t in_s
 void fake_quantize_cpu(const Quantizer& quantizer, const Bfloat16* in, int64_t in_stride,
                        Bfloat16* out, int64_t out_stride, int64_t rows, int64_t head_dim);
 
+// Rotates rows by the Walsh–Hadamard transform (formats/hadamard.h). x: [rows, n] contiguous,
+// changed in place; n: is_hadamard_size.
+void hadamard_cpu(float* x, int64_t rows, int64_t n);
+
 // Largest magnitude of `count` values, for calibration: NaN if there is a NaN, 0 for none at all.
 float absolute_max_cpu(const float* values, int64_t count);
 float absolute_max_cpu(const Bfloat16* values, int64_t count);

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/fake_quant.h"
+#include "kernels/formats/hadamard.h"
 #include "kernels/kl.h"
 
 #if defined(BITALLOC_HAVE_CUDA)
@@ -142,13 +143,10 @@ void check_log_sum_exp(const at::Tensor& values, const Rows& rows) {
 
 }  // namespace
 
-at::Tensor fake_quantize(const at::Tensor& x, const Format& format, float amax) {
-  check_device(x);
-  BA_CHECK(x.dim() >= 1, "fake_quantize wants [..., head_dim]");
-  if (x.scalar_type() == at::kHalf) {
-    return fake_quantize(x.to(at::kFloat), format, amax).to(at::kHalf);
-  }
-  const Quantizer quantizer = make_quantizer(format, amax);
+namespace {
+
+// Groups along the rows of x.
+at::Tensor fake_quantize_along_rows(const at::Tensor& x, const Quantizer& quantizer) {
   const at::Tensor out = is_dense_with_last_dim_innermost(x)
                              ? at::empty_like(x)
                              : at::empty_like(x, at::MemoryFormat::Contiguous);
@@ -164,6 +162,46 @@ at::Tensor fake_quantize(const at::Tensor& x, const Format& format, float amax) 
     fake_quantize_rows<float>(quantizer, in, rows_of(out));
   }
   return out;
+}
+
+}  // namespace
+
+at::Tensor fake_quantize(const at::Tensor& x, const Format& format, float amax) {
+  check_device(x);
+  BA_CHECK(x.dim() >= 1, "fake_quantize wants [..., head_dim]");
+  if (x.scalar_type() == at::kHalf) {
+    return fake_quantize(x.to(at::kFloat), format, amax).to(at::kHalf);
+  }
+  if (format.rotate == Rotation::kHadamard) {
+    Format unrotated = format;
+    unrotated.rotate = Rotation::kNone;
+    return hadamard(fake_quantize(hadamard(x), unrotated, amax));
+  }
+  const Quantizer quantizer = make_quantizer(format, amax);
+  if (format.axis == Axis::kToken) return fake_quantize_along_rows(x, quantizer);
+  BA_CHECK(x.dim() >= 2, "groups along tokens want [..., tokens, head_dim]");
+  const at::Tensor channels = x.transpose(-1, -2).contiguous();
+  return fake_quantize_along_rows(channels, quantizer).transpose(-1, -2).contiguous();
+}
+
+at::Tensor hadamard(const at::Tensor& x) {
+  check_device(x);
+  BA_CHECK(x.dim() >= 1 && is_hadamard_size(x.size(-1)), "rows are not a power of two long");
+  const at::Tensor rows = x.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  const int64_t length = rows.size(-1);
+  const int64_t count = rows.numel() / length;
+  auto* values = rows.mutable_data_ptr<float>();
+#if defined(BITALLOC_HAVE_CUDA)
+  if (rows.is_cuda()) {
+    const c10::cuda::CUDAGuard guard(rows.device());
+    check_launch(hadamard_cuda(values, count, length, at::cuda::getCurrentCUDAStream()));
+    return rows.to(x.scalar_type());
+  }
+#endif
+  for_rows(count, length, [&](int64_t begin, int64_t end) {
+    hadamard_cpu(values + begin * length, end - begin, length);
+  });
+  return rows.to(x.scalar_type());
 }
 
 at::Tensor absolute_max(const at::Tensor& x) {

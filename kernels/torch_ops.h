@@ -12,15 +12,21 @@
 
 namespace bitalloc {
 
-// What an engine would read back after storing `x` in `format`: encode, decode, same type.
+// What an engine would read back after storing `x` in `format`: encode, decode, same type. Which
+// tokens a query sees so is not its matter (visibility_of).
 //
 // x: [..., head_dim], float32 or bfloat16 (float16 goes through float32), any strides; a last
 // dimension with stride 1 is read in place. The result has x's type and sizes, and x's strides
 // where x is dense. NVFP4's blocks of 16 run along head_dim.
-// amax: the calibrated largest magnitude of this tensor's site; used by ScalePolicy::kCalibrated
-// only, and must then be finite and >= 0.
-// NaN comes out as NaN (NVFP4: its whole block); infinities saturate as the engines' kernels do.
+// Formats with axis=channel want x: [..., tokens, head_dim]; their groups run along tokens, from
+// the first one. Formats with rotate=hadamard rotate rows before, in float32, rounded to x's type,
+// and back after. amax: the calibrated largest magnitude of this tensor's site; used by
+// ScalePolicy::kCalibrated only, and must then be finite and >= 0. NaN comes out as NaN (NVFP4: its
+// whole block); infinities saturate as the engines' kernels do.
 at::Tensor fake_quantize(const at::Tensor& x, const Format& format, float amax);
+
+// x·H of its rows (formats/hadamard.h), computed in float32, in x's type.
+at::Tensor hadamard(const at::Tensor& x);
 
 // Largest magnitude of `x` (float32 or bfloat16), as a float32 scalar tensor on x's device. NaN if
 // any element is NaN, infinity if any is infinite, 0 for an empty tensor: check that it is finite.

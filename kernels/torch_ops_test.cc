@@ -124,5 +124,42 @@ TEST(KlRowsDeathTest, RefusesOtherShapesAndTypes) {
   EXPECT_DEATH(kl_rows(random({2, 5}).to(at::kBFloat16), random({2, 5})), "float32");
 }
 
+// H of n by Sylvester's construction.
+at::Tensor sylvester(int64_t n) {
+  at::Tensor h = at::ones({1, 1});
+  while (h.size(0) < n) h = at::cat({at::cat({h, h}, 1), at::cat({h, -h}, 1)}, 0);
+  return h / std::sqrt(static_cast<double>(n));
+}
+
+TEST(Hadamard, IsSylvestersMatrixAndItsOwnInverse) {
+  for (const int64_t n : {1, 2, 16, 64, 128, 256}) {
+    const at::Tensor x = random({5, 3, n});
+    EXPECT_LT((hadamard(x) - at::matmul(x, sylvester(n))).abs().max().item<float>(), 2e-6) << n;
+    EXPECT_LT((hadamard(hadamard(x)) - x).abs().max().item<float>(), 2e-6) << n;
+  }
+}
+
+TEST(Hadamard, RotatedFormatsQuantizeTheRotatedRows) {
+  const at::Tensor x = random({7, 64});
+  const at::Tensor h = sylvester(64);
+  const Format format = *parse_format("nvfp4[rotate=hadamard]");
+  const at::Tensor expected =
+      at::matmul(fake_quantize(at::matmul(x, h), *parse_format("nvfp4"), 448), h);
+  // A code may tip over where the two rotations differ in the last bit: few may.
+  const at::Tensor apart = (fake_quantize(x, format, 448) - expected).abs() > 1e-5;
+  EXPECT_LE(apart.any(-1).sum().item<int64_t>(), 1);
+}
+
+TEST(FakeQuantize, GroupsAlongTokensAreThoseOfEachChannel) {
+  const at::Tensor x = random({2, 3, 100, 16});
+  const at::Tensor y = fake_quantize(x, *parse_format("int4[group=32,axis=channel]"), 448);
+  const Format rows = *parse_format("int4[group=32]");
+  for (const int64_t begin : {0, 32, 64, 96}) {
+    const int64_t size = std::min<int64_t>(32, 100 - begin);
+    const at::Tensor group = x[1][2].narrow(0, begin, size).t().contiguous();
+    EXPECT_TRUE(at::equal(y[1][2].narrow(0, begin, size).t(), fake_quantize(group, rows, 448)));
+  }
+}
+
 }  // namespace
 }  // namespace bitalloc

@@ -31,6 +31,12 @@ const Parameter kAxis = parameter<&Format::axis, Axis>("axis", {"token", "channe
 const Parameter kArithmetic =
     parameter<&Format::arithmetic, Arithmetic>("arithmetic", {"bf16", "fp16", "fp32"});
 
+const Parameter kRotate = parameter<&Format::rotate, Rotation>("rotate", {"none", "hadamard"});
+const Parameter kSee =
+    parameter<&Format::see, See>("see", {"all", "window", "kivi", "after_prefill"});
+const Parameter kWindow = parameter<&Format::window, uint32_t>("window", {});
+const Parameter kPrefill = parameter<&Format::prefill, uint32_t>("prefill", {});
+
 // `codes` bits an element and `scale` bits for every `block`, in 1/block of a bit.
 template <int kCodes, int kScaleBits = 0, int kBlock = 1>
 double block_bits(const Format& /*format*/, int64_t /*head_dim*/) {
@@ -159,7 +165,18 @@ std::vector<FormatRow> rows() {
 }  // namespace
 
 const std::vector<FormatRow>& format_catalogue() {
-  static const std::vector<FormatRow> all = rows();
+  static const std::vector<FormatRow> all = [] {
+    std::vector<FormatRow> made = rows();
+    for (FormatRow& row : made) {
+      if (row.kind == FormatKind::kBf16) continue;
+      constexpr uint32_t kLongestWindow = 1 << 20;
+      row.parameters.push_back({&kRotate});
+      row.parameters.push_back({&kSee});
+      row.parameters.push_back({&kWindow, {128}, kLongestWindow});
+      row.parameters.push_back({&kPrefill, {0}, kLongestWindow});
+    }
+    return made;
+  }();
   return all;
 }
 

@@ -21,7 +21,8 @@ struct Parameter {
 // A parameter of a kind.
 struct ParameterUse {
   const Parameter* parameter;
-  std::vector<uint32_t> numbers = {};  // of a number: those allowed, the default first
+  std::vector<uint32_t> numbers = {};  // of a number: the default, then what else is allowed
+  uint32_t most = 0;                   // of a number: all up to it are allowed, from 1
 };
 
 struct FormatRow {

@@ -32,8 +32,9 @@ Result<const FormatRow*> find_row(std::string_view name) {
 std::string choices_text(const ParameterUse& use) {
   const auto& values = use.parameter->values;
   return fmt::format("{}={}", use.parameter->name,
-                     values.empty() ? fmt::format("{}", fmt::join(use.numbers, "|"))
-                                    : fmt::format("{}", fmt::join(values, "|")));
+                     use.most > 0     ? fmt::format("1…{}", use.most)
+                     : values.empty() ? fmt::format("{}", fmt::join(use.numbers, "|"))
+                                      : fmt::format("{}", fmt::join(values, "|")));
 }
 
 // The value of a text, as it stands in Format.
@@ -45,9 +46,10 @@ std::optional<uint32_t> value_of(const ParameterUse& use, std::string_view text)
   uint32_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  const auto found = std::find(use.numbers.begin(), use.numbers.end(), number);
-  if (found == use.numbers.end()) return std::nullopt;
-  return found == use.numbers.begin() ? 0 : number;
+  const bool listed =
+      std::find(use.numbers.begin(), use.numbers.end(), number) != use.numbers.end();
+  if (!listed && (number == 0 || number > use.most)) return std::nullopt;
+  return number == use.numbers.front() ? 0 : number;
 }
 
 Status apply_parameter(const FormatRow& row, std::string_view text, Format& format) {
@@ -66,6 +68,30 @@ Status apply_parameter(const FormatRow& row, std::string_view text, Format& form
                                   : fmt::format("parameters: {}", fmt::join(choices, "; ")));
 }
 
+// Parameters that only go together with others.
+Status check_together(const Format& format, std::string_view text) {
+  const bool channels = format.axis == Axis::kChannel;
+  const Visibility rule = visibility_of(format);
+  if (channels && (rule.see == See::kWindow || rule.see == See::kAfterPrefill)) {
+    return unusable(fmt::format("format '{}': groups along tokens are not stored so", text),
+                    "axis=channel goes with see=all and see=kivi");
+  }
+  if (channels && rule.see == See::kKivi && rule.window % group_of(format) != 0) {
+    return unusable(fmt::format("format '{}': a window of {} does not hold whole groups of {}",
+                                text, rule.window, group_of(format)),
+                    "make window a multiple of group");
+  }
+  if (rule.see == See::kAfterPrefill && rule.prefill == 0) {
+    return unusable(fmt::format("format '{}' does not say how long the prompt is", text),
+                    "add prefill=TOKENS");
+  }
+  if (rule.see == See::kAll && (format.window > 0 || format.prefill > 0)) {
+    return unusable(fmt::format("format '{}': with see=all there is no window and no prompt", text),
+                    "add see=window, see=kivi or see=after_prefill");
+  }
+  return {};
+}
+
 std::string value_text(const Parameter& parameter, uint32_t value) {
   return parameter.values.empty() ? std::to_string(value) : parameter.values[value];
 }
@@ -80,11 +106,27 @@ int64_t group_of(const Format& format) {
   return 0;
 }
 
+Visibility visibility_of(const Format& format) {
+  return {format.see, format.window > 0 ? format.window : 128, format.prefill};
+}
+
 double bits_per_element(const Format& format, const CacheShape& shape) {
-  return catalogue_row(format.kind).bits(format, shape.head_dim);
+  const double stored = catalogue_row(format.kind).bits(format, shape.head_dim);
+  if (shape.context == 0) return stored;
+  constexpr double kExactBits = 16;
+  const auto context = static_cast<double>(shape.context);
+  const auto exact =
+      static_cast<double>(exact_tokens(visibility_of(format), shape.side, shape.context));
+  return (stored * (context - exact) + kExactBits * exact) / context;
 }
 
 Status check_head_dim(const Format& format, int64_t head_dim) {
+  const bool power_of_two = head_dim > 0 && (head_dim & (head_dim - 1)) == 0;
+  if (format.rotate == Rotation::kHadamard && !power_of_two) {
+    return unsupported(fmt::format("{} needs a head_dim that is a power of two, not {}",
+                                   format_name(format), head_dim),
+                       "candidates", "leave it out with --candidates");
+  }
   const int64_t multiple = catalogue_row(format.kind).head_dim_multiple;
   if (head_dim % multiple == 0) return {};
   return unsupported(fmt::format("{} needs a head_dim that is a multiple of {}, not {}",
@@ -120,6 +162,7 @@ Result<Format> parse_format(std::string_view text) {
     BA_RETURN_IF_ERROR(apply_parameter(*row, rest.substr(0, comma), format));
     rest = comma == std::string_view::npos ? "" : rest.substr(comma + 1);
   }
+  BA_RETURN_IF_ERROR(check_together(format, text));
   return format;
 }
 
@@ -128,6 +171,12 @@ std::string candidate_name(const Candidate& candidate) {
 }
 
 Result<Candidate> parse_candidate(std::string_view text) {
+  if (text == "kivi2" || text == "kivi4") {
+    const std::string bits(text.substr(4));
+    const std::string v = "int" + bits + "[group=32,arithmetic=fp16,see=kivi]";
+    const std::string k = "int" + bits + "[group=32,axis=channel,arithmetic=fp16,see=kivi]";
+    return parse_candidate(k + "/" + v);
+  }
   const size_t slash = text.find('/');
   if (slash == std::string_view::npos) {
     BA_ASSIGN_OR_RETURN(const Format both, parse_format(text));

@@ -15,6 +15,7 @@
 
 #include "common/status.h"
 #include "kernels/formats/parameters.h"
+#include "kernels/formats/visibility.h"
 
 namespace bitalloc {
 
@@ -60,6 +61,9 @@ enum class Axis {
   kChannel,  // along the tokens of a sequence: every channel has its own
 };
 
+// What is done to a row before it is stored, and undone when it is read.
+enum class Rotation { kNone, kHadamard };
+
 // The number format of one side (K or V) of a cache. A parameter that a kind does not have, or that
 // is at the kind's default, is 0, so that equal formats compare equal.
 struct Format {
@@ -73,6 +77,10 @@ struct Format {
   uint32_t group = 0;  // of int2 … int8: neighbours that share a scale; 0 is 64
   Axis axis = Axis::kToken;
   Arithmetic arithmetic = Arithmetic::kBf16;
+  Rotation rotate = Rotation::kNone;
+  See see = See::kAll;
+  uint32_t window = 0;   // 0 is 128
+  uint32_t prefill = 0;  // tokens of the prompt
 
   auto operator<=>(const Format&) const = default;
 };
@@ -80,13 +88,18 @@ struct Format {
 // Neighbours that share a scale: 64 unless said; 0 where the kind has no such parameter.
 int64_t group_of(const Format& format);
 
+// Which tokens its readers see exact.
+Visibility visibility_of(const Format& format);
+
 // What the cost of a format may depend on.
 struct CacheShape {
   int64_t head_dim = 0;  // elements of one head's K or V of a token
   int64_t context = 0;   // tokens of a sequence; 0: so many that a window of exact ones is nothing
+  Side side = Side::kK;
 };
 
-// Stored bits an element, with all that is stored beside the codes (scales, zero points).
+// Stored bits an element, with all that is stored beside the codes (scales, shifts), and with the
+// tokens that are kept exact (16 bits) in a cache of `context` tokens.
 double bits_per_element(const Format& format, const CacheShape& shape);
 // Whether rows of head_dim elements can be stored. Errors: kUnsupported.
 Status check_head_dim(const Format& format, int64_t head_dim);
@@ -105,7 +118,8 @@ struct Candidate {
 };
 
 std::string candidate_name(const Candidate& candidate);  // "K/V"
-// "K/V", or one format for both sides ("nvfp4" = "nvfp4/nvfp4").
+// "K/V", or one format for both sides ("nvfp4" = "nvfp4/nvfp4"); "kivi2" and "kivi4" are KIVI's
+// pair, with groups of 32 and 128 exact tokens.
 Result<Candidate> parse_candidate(std::string_view text);
 
 }  // namespace bitalloc

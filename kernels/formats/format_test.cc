@@ -24,6 +24,29 @@ TEST(Format, CanonicalNamesComeBack) {
   EXPECT_EQ(candidate_name(*parse_candidate("nvfp4")), "nvfp4/nvfp4");
 }
 
+TEST(Format, WindowsCostBits) {
+  // Of 256 tokens KIVI keeps 0 keys (256 mod 128) and 128 values exact.
+  const auto kivi = *parse_candidate("kivi2");
+  EXPECT_EQ(bits_per_element(kivi.k, {64, 256, Side::kK}), 3.0);
+  EXPECT_EQ(bits_per_element(kivi.v, {64, 256, Side::kV}), (128 * 16 + 128 * 3.0) / 256);
+  EXPECT_EQ(bits_per_element(kivi.k, {64, 200, Side::kK}), (72 * 16 + 128 * 3.0) / 200);
+  const auto window = *parse_format("nvfp4[see=window,window=10]");
+  EXPECT_EQ(bits_per_element(window, {64, 100, Side::kK}), (10 * 16 + 90 * 4.5) / 100);
+  EXPECT_EQ(bits_per_element(window, {64, 0, Side::kK}), 4.5);
+}
+
+TEST(Format, ParametersThatDoNotGoTogetherAreRefused) {
+  for (const char* name : {"int4[axis=channel,see=window]", "int4[axis=channel,see=kivi,window=96]",
+                           "int4[see=after_prefill]", "int4[window=64]", "int4[group=48]",
+                           "int4[see=window,window=0]", "int4[see=window,window=-1]"}) {
+    EXPECT_FALSE(parse_format(name).ok()) << name;
+  }
+  EXPECT_EQ(format_name(*parse_format("int4[group=64,see=window,window=128]")), "int4[see=window]");
+  EXPECT_EQ(candidate_name(*parse_candidate("kivi4")),
+            "int4[group=32,axis=channel,arithmetic=fp16,see=kivi]/"
+            "int4[group=32,arithmetic=fp16,see=kivi]");
+}
+
 TEST(Format, RefusesWhatItDoesNotKnowByName) {
   for (const char* name : {"", "int7", "nvfp4[", "nvfp4[encoding]", "nvfp4[scale=best]",
                            "bf16[scale=constant]", "fp8_e4m3[encoding=served]", "NVFP4"}) {
