@@ -4,6 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
+
+#include "kernels/formats/visibility.h"
+
 namespace bitalloc {
 
 // One layer's keys and values, [batch, kv_heads, tokens, head_dim] each.
@@ -12,20 +16,33 @@ struct KvPair {
   at::Tensor v;
 };
 
+// What the queries of a layer see: `stored` or `exact` tokens, by the rules of the two sides.
+struct SeenKv {
+  SeenKv(KvPair stored_pair) : stored(std::move(stored_pair)) {}  // every query sees these
+  SeenKv(KvPair stored_pair, KvPair exact_pair, const Visibility& k_rule, const Visibility& v_rule)
+      : stored(std::move(stored_pair)), exact(std::move(exact_pair)), k(k_rule), v(v_rule) {}
+
+  bool alike_for_all() const { return k.see == See::kAll && v.see == See::kAll; }
+
+  KvPair stored;
+  KvPair exact;  // undefined where alike_for_all
+  Visibility k;
+  Visibility v;
+};
+
 // Thread rule: `see` may be called by several threads at once.
 class KvView {
  public:
   virtual ~KvView() = default;
   // `exact`: what the layer computed, after q/k norm and RoPE, as an engine would be given to
-  // store. Returns what its queries read back. A view that shows different things to different
-  // queries (a full-precision window) needs a richer answer than one pair; this is where it goes.
-  virtual KvPair see(int64_t layer, const KvPair& exact) const = 0;
+  // store. Returns what its queries read back.
+  virtual SeenKv see(int64_t layer, const KvPair& exact) const = 0;
 };
 
 // Every query sees exact keys and values: the reference.
 class ExactKv final : public KvView {
  public:
-  KvPair see(int64_t /*layer*/, const KvPair& exact) const override { return exact; }
+  SeenKv see(int64_t /*layer*/, const KvPair& exact) const override { return exact; }
 };
 
 }  // namespace bitalloc

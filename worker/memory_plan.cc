@@ -43,16 +43,27 @@ bool has_masks(const NetworkShape& network, const BatchShape& batch) {
   return batch.irregular || (network.window > 0 && network.window < batch.tokens);
 }
 
+constexpr int64_t kMixedTileBytes = int64_t{1} << 20;  // of float32 scores
+// Scores twice, weights, and weights of stored and of exact values with what they are made from.
+constexpr int64_t kMixedTilesAtOnce = 6;
+
+int64_t mixed_row_bytes(int64_t tokens, int64_t queries_per_kv_head) {
+  return tokens * queries_per_kv_head * kFloat;
+}
+
 // Masks, and on GPUs the scores of attention kernels that keep them: float32 and masked inputs.
 int64_t attention_extra_bytes(const NetworkShape& network, const BatchShape& batch,
                               int64_t sequences) {
   const int64_t squared = batch.tokens * batch.tokens;
   const bool masked = has_masks(network, batch);
+  const int64_t mixed =
+      batch.mixed ? mixed_attention_bytes(batch.tokens, network.num_heads / network.num_kv_heads)
+                  : 0;
   if (!network.on_cpu && (masked || network.element_bytes == kFloat)) {
-    return 3 * sequences * network.num_heads * squared * kFloat;
+    return mixed + 3 * sequences * network.num_heads * squared * kFloat;
   }
   const int64_t masks = !masked ? 0 : (batch.irregular ? sequences : 1) * squared;
-  return kAttentionBlockBytes + masks * (1 + network.element_bytes);
+  return mixed + kAttentionBlockBytes + masks * (1 + network.element_bytes);
 }
 
 // Ids, masks, rotations of `sequences` in `chunks` pieces.
@@ -253,6 +264,15 @@ int64_t hidden_bytes(const NetworkShape& network, int64_t tokens) {
 
 int64_t qkv_bytes(const NetworkShape& network, int64_t tokens) {
   return tokens * (q_width(network) + 2 * kv_width(network)) * network.element_bytes;
+}
+
+int64_t mixed_tile_queries(int64_t tokens, int64_t queries_per_kv_head) {
+  return std::max<int64_t>(1, kMixedTileBytes / mixed_row_bytes(tokens, queries_per_kv_head));
+}
+
+int64_t mixed_attention_bytes(int64_t tokens, int64_t queries_per_kv_head) {
+  return kMixedTilesAtOnce *
+         std::max(kMixedTileBytes, mixed_row_bytes(tokens, queries_per_kv_head));
 }
 
 int64_t layer_bytes(const NetworkShape& network, const BatchShape& batch, int64_t sequences) {

@@ -44,6 +44,7 @@ struct BatchShape {
   int64_t rows = 0;      // scored tokens
   // Some sequence is not just padded on the right: attention needs masks of tokens².
   bool irregular = false;
+  bool mixed = false;  // queries see stored and exact tokens (mixed_attention.h)
 };
 BatchShape batch_shape(const TokenSet& batch);
 
@@ -53,6 +54,10 @@ int64_t sequences_per_chunk(bool on_cpu, int64_t length, int64_t sequences);
 // Trials stacked into one pass of a chunk of so many tokens. A power of two on CPUs, so that
 // candidates cut at a multiple are stacked as in the whole.
 int64_t trials_per_stack(const NetworkShape& network, int64_t chunk_tokens);
+// Queries that mixed_attention works on at once, of one KV head; and the most bytes that it takes
+// beside its arguments and its result. queries_per_kv_head: num_heads / num_kv_heads.
+int64_t mixed_tile_queries(int64_t tokens, int64_t queries_per_kv_head);
+int64_t mixed_attention_bytes(int64_t tokens, int64_t queries_per_kv_head);
 // Rows of the largest tile of logits.
 int64_t tile_rows(const NetworkShape& network);
 
@@ -103,6 +108,7 @@ struct MemoryBudget {
 struct WorkShape {
   int64_t sites = 0;
   int64_t candidates = 0;
+  bool mixed = false;  // see BatchShape
 };
 
 // How a unit is run: so many sequences, candidates and sites at once.

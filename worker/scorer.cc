@@ -61,6 +61,25 @@ Status check_tasks(const ModelConfig& config, const std::vector<SiteTask>& sites
   return {};
 }
 
+bool is_mixed(const Candidate& candidate) {
+  return candidate.k.see != See::kAll || candidate.v.see != See::kAll;
+}
+
+// Formats that count positions want every sequence to begin with its first real token, groups along
+// tokens want sequences that are full.
+Status check_padding(const TokenSet& tokens, const std::vector<Candidate>& candidates) {
+  const BatchShape batch = batch_shape(tokens);
+  for (const Candidate& candidate : candidates) {
+    const bool channels = candidate.k.axis == Axis::kChannel || candidate.v.axis == Axis::kChannel;
+    const bool full = !batch.irregular && batch.shortest == batch.length;
+    if (!(is_mixed(candidate) && batch.irregular) && !(channels && !full)) continue;
+    return unsupported(
+        fmt::format("{} cannot be scored on padded sequences", candidate_name(candidate)),
+        "candidates", "cut the text into whole sequences: a smaller --length");
+  }
+  return {};
+}
+
 Result<at::Device> parse_device(const std::string& name) {
   if (name == "cpu") return at::Device(at::kCPU);
   try {
@@ -196,7 +215,8 @@ struct Trials {
 
   WorkShape shape() const {
     if (sites.empty() || active.empty()) return {};
-    return {static_cast<int64_t>(sites.size()), static_cast<int64_t>(active.size())};
+    return {static_cast<int64_t>(sites.size()), static_cast<int64_t>(active.size()),
+            std::any_of(candidates.begin(), candidates.end(), is_mixed)};
   }
 };
 
@@ -296,7 +316,9 @@ Status Scorer::State::within_memory(const TokenSet& batch, const WorkShape& shap
     return {};
   }));
   while (true) {
-    BA_ASSIGN_OR_RETURN(plan, plan_unit(network, batch_shape(batch), shape, current));
+    BatchShape cut = batch_shape(batch);
+    cut.mixed = shape.mixed;
+    BA_ASSIGN_OR_RETURN(plan, plan_unit(network, cut, shape, current));
     Status status = guarded([&] {
       const c10::InferenceMode guard;
       return work(plan);
@@ -522,6 +544,7 @@ Result<UnitScores> Scorer::score(const TokenSet& batch, const std::string& batch
                                  const std::atomic<bool>& cancel) {
   State& state = *state_;
   BA_RETURN_IF_ERROR(check_tasks(state.files.config, sites, candidates));
+  BA_RETURN_IF_ERROR(check_padding(batch, candidates));
   const Trials trials(sites, candidates, batch.sequences);
   UnitScores scores;
   const auto run = [&](const UnitPlan& plan) -> Status {
@@ -580,6 +603,7 @@ Result<JointScores> Scorer::evaluate(const TokenSet& batch, const std::string& b
              "sites of an evaluation are all layers, in order");
     BA_RETURN_IF_ERROR(check_tasks(state.files.config, {sites[i]}, {assignment[i]}));
   }
+  BA_RETURN_IF_ERROR(check_padding(batch, assignment));
   JointScores scores;
   const auto run = [&](const UnitPlan& plan) -> Status {
     scores = {};
@@ -597,7 +621,9 @@ Result<JointScores> Scorer::evaluate(const TokenSet& batch, const std::string& b
     }
     return {};
   };
-  BA_RETURN_IF_ERROR(state.within_memory(batch, {}, run));
+  WorkShape shape;
+  shape.mixed = std::any_of(assignment.begin(), assignment.end(), is_mixed);
+  BA_RETURN_IF_ERROR(state.within_memory(batch, shape, run));
   return scores;
 }
 

@@ -23,10 +23,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/formats/format.h"
 #include "common/model_files.h"
 #include "common/status.h"
 #include "common/tokens.h"
+#include "kernels/formats/format.h"
 #include "worker/memory_plan.h"
 
 namespace bitalloc {

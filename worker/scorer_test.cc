@@ -52,12 +52,12 @@ class OneLayer final : public KvView {
   OneLayer(int64_t layer, const Candidate& candidate, float k_amax, float v_amax)
       : layer_(layer), candidate_(candidate), k_amax_(k_amax), v_amax_(v_amax) {}
 
-  KvPair see(int64_t layer, const KvPair& exact) const override {
+  SeenKv see(int64_t layer, const KvPair& exact) const override {
     if (layer != layer_ && layer_ >= 0) return exact;
     const auto stored = [](const at::Tensor& x, const Format& format, float amax) {
       return format.kind == FormatKind::kBf16 ? x : fake_quantize(x.contiguous(), format, amax);
     };
-    return {stored(exact.k, candidate_.k, k_amax_), stored(exact.v, candidate_.v, v_amax_)};
+    return KvPair{stored(exact.k, candidate_.k, k_amax_), stored(exact.v, candidate_.v, v_amax_)};
   }
 
  private:
@@ -272,7 +272,7 @@ TEST(Scorer, CalibratesOverRealTokens) {
   class Record final : public KvView {
    public:
     explicit Record(at::Tensor real) : real_(std::move(real)) {}
-    KvPair see(int64_t /*layer*/, const KvPair& exact) const override {
+    SeenKv see(int64_t /*layer*/, const KvPair& exact) const override {
       k.push_back((exact.k * real_).abs().max().item<float>());
       v.push_back((exact.v * real_).abs().max().item<float>());
       return exact;

@@ -13,17 +13,22 @@ at::Tensor QuantizedSides::side(const at::Tensor& exact, const Format& format, f
                                 std::map<Format, at::Tensor>& known) {
   // bf16 is the reference's own precision, whatever type it computes in: nothing is rounded.
   if (format.kind == FormatKind::kBf16) return exact;
-  at::Tensor& stored = known[format];
-  if (!stored.defined()) stored = fake_quantize(exact, format, amax);
+  Format as_stored = format;  // alike whichever queries see it
+  as_stored.see = See::kAll;
+  as_stored.window = 0;
+  as_stored.prefill = 0;
+  at::Tensor& stored = known[as_stored];
+  if (!stored.defined()) stored = fake_quantize(exact, as_stored, amax);
   return stored;
 }
 
-KvPair QuantizedSides::see(const Candidate& candidate) {
-  return {side(exact_.k, candidate.k, site_.k_amax, known_k_),
-          side(exact_.v, candidate.v, site_.v_amax, known_v_)};
+SeenKv QuantizedSides::see(const Candidate& candidate) {
+  KvPair stored{side(exact_.k, candidate.k, site_.k_amax, known_k_),
+                side(exact_.v, candidate.v, site_.v_amax, known_v_)};
+  return {std::move(stored), exact_, visibility_of(candidate.k), visibility_of(candidate.v)};
 }
 
-KvPair AssignedKv::see(int64_t layer, const KvPair& exact) const {
+SeenKv AssignedKv::see(int64_t layer, const KvPair& exact) const {
   const auto at = static_cast<size_t>(layer);
   return QuantizedSides(exact, sites_[at]).see(assignment_[at]);
 }
@@ -32,7 +37,7 @@ CalibratingKv::CalibratingKv(const at::Tensor& mask, std::vector<KvAmax>& amax) 
   if (!mask.all().item<bool>()) padding_ = (~mask).unsqueeze(1).unsqueeze(-1);
 }
 
-KvPair CalibratingKv::see(int64_t layer, const KvPair& exact) const {
+SeenKv CalibratingKv::see(int64_t layer, const KvPair& exact) const {
   const auto largest = [&](const at::Tensor& x) {
     const at::Tensor real = padding_.defined() ? x.masked_fill(padding_, 0.0) : x;
     return absolute_max(real).item<float>();

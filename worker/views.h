@@ -19,7 +19,7 @@ class QuantizedSides {
  public:
   QuantizedSides(const KvPair& exact, const SiteTask& site) : exact_(exact), site_(site) {}
 
-  KvPair see(const Candidate& candidate);
+  SeenKv see(const Candidate& candidate);
 
  private:
   at::Tensor side(const at::Tensor& exact, const Format& format, float amax,
@@ -37,7 +37,7 @@ class AssignedKv final : public KvView {
   AssignedKv(const std::vector<SiteTask>& sites, const std::vector<Candidate>& assignment)
       : sites_(sites), assignment_(assignment) {}
 
-  KvPair see(int64_t layer, const KvPair& exact) const override;
+  SeenKv see(int64_t layer, const KvPair& exact) const override;
 
  private:
   const std::vector<SiteTask>& sites_;
@@ -51,7 +51,7 @@ class CalibratingKv final : public KvView {
   // mask: bool [sequences, tokens]; `amax`: [layers], grows.
   CalibratingKv(const at::Tensor& mask, std::vector<KvAmax>& amax);
 
-  KvPair see(int64_t layer, const KvPair& exact) const override;
+  SeenKv see(int64_t layer, const KvPair& exact) const override;
 
  private:
   at::Tensor padding_;  // bool [sequences, 1, tokens, 1]; undefined when there is none

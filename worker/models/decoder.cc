@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "worker/cpu_ops.h"
+#include "worker/mixed_attention.h"
 #include "worker/ops.h"
 
 namespace bitalloc {
@@ -84,11 +85,15 @@ Qkv Attention::project(const at::Tensor& normed, const TokenContext& context) co
           {apply_rope(k_norm(k), context.cos, context.sin), v}};
 }
 
-at::Tensor Attention::attend(const at::Tensor& q, const KvPair& seen,
+at::Tensor Attention::attend(const at::Tensor& q, const SeenKv& seen,
                              const TokenContext& context) const {
+  if (!seen.alike_for_all()) {
+    return mixed_attention(q, seen, window).transpose(1, 2).flatten(2);
+  }
   const at::Tensor& mask = window > 0 ? context.sliding_mask : context.full_mask;
   const at::Tensor mixed = at::scaled_dot_product_attention(
-      q, seen.k, seen.v, mask.defined() ? std::optional(mask) : std::nullopt, /*dropout_p=*/0.0,
+      q, seen.stored.k, seen.stored.v, mask.defined() ? std::optional(mask) : std::nullopt,
+      /*dropout_p=*/0.0,
       /*is_causal=*/!mask.defined(), /*scale=*/std::nullopt,
       /*enable_gqa=*/num_heads != num_kv_heads);
   return mixed.transpose(1, 2).flatten(2);

@@ -58,7 +58,7 @@ struct Attention {
 
   Qkv project(const at::Tensor& normed, const TokenContext& context) const;
   // What the queries make of the keys and values they see: [batch, tokens, heads × head_dim].
-  at::Tensor attend(const at::Tensor& q, const KvPair& seen, const TokenContext& context) const;
+  at::Tensor attend(const at::Tensor& q, const SeenKv& seen, const TokenContext& context) const;
 
  private:
   void rotate_in_place(const at::Tensor& all, const TokenContext& context) const;

@@ -1,0 +1,20 @@
+// Attention whose queries see some tokens as a cache stored them and the others as they were
+// computed (kernels/formats/visibility.h): what token-by-token decoding gives, in one pass.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "worker/kv_view.h"
+
+namespace bitalloc {
+
+// q: [batch, heads, tokens, head_dim]; keys and values as in `seen`; a token attends to itself and
+// to what is before it, `sliding_window` tokens in all (0: no limit). Softmax in float32. Positions
+// are places in a sequence: padding may follow, not precede.
+// Returns [batch, heads, tokens, head_dim], in q's type. Runs over one KV head and some queries at
+// a time: extra memory is mixed_attention_bytes (memory_plan.h), whatever the batch.
+at::Tensor mixed_attention(const at::Tensor& q, const SeenKv& seen, int64_t sliding_window);
+
+}  // namespace bitalloc

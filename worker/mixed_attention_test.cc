@@ -1,0 +1,250 @@
+// Attention over a cache of stored and exact tokens, in one pass, against token-by-token decoding.
+#include "worker/mixed_attention.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/tokens.h"
+#include "kernels/torch_ops.h"
+#include "worker/memory_plan.h"
+#include "worker/models/families.h"
+#include "worker/scorer.h"
+
+namespace bitalloc {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kFixtures = fs::path(BITALLOC_SOURCE_DIR) / "tests/fixtures";
+const std::atomic<bool> kNotCancelled{false};
+
+// One side (K or V) of one head of one sequence, kept as the packages do.
+class Cache {
+ public:
+  Cache(const Format& format, Side side) : format_(format), side_(side) {}
+
+  void append(const at::Tensor& row) { exact_.push_back(row); }
+
+  // What the query of the newest token reads: [tokens, head_dim].
+  at::Tensor read() {
+    const Visibility rule = visibility_of(format_);
+    if (rule.see == See::kAll) store(exact_.size());
+    if (rule.see == See::kWindow && std::ssize(exact_) > rule.window) {
+      store(exact_.size() - static_cast<size_t>(rule.window));
+    }
+    return rows();
+  }
+  // After the query, or after the prompt's.
+  void settle(bool is_prompt) {
+    const Visibility rule = visibility_of(format_);
+    const auto window = static_cast<size_t>(rule.window);
+    const bool one_by_one = rule.see == See::kWindow || side_ == Side::kV;
+    if (rule.see == See::kAfterPrefill) {
+      if (is_prompt || exact_.size() >= window) store(exact_.size());
+    } else if (rule.see != See::kAll && one_by_one) {
+      if (exact_.size() > window) store(exact_.size() - window);
+    } else if (rule.see == See::kKivi) {
+      store(exact_.size() / window * window);
+    }
+  }
+
+ private:
+  at::Tensor rows() const {
+    std::vector<at::Tensor> all = stored_;
+    all.insert(all.end(), exact_.begin(), exact_.end());
+    return at::stack(all);
+  }
+  // The oldest `count` exact rows become what the format makes of them.
+  void store(size_t count) {
+    if (count == 0) return;
+    Format plain = format_;
+    plain.see = See::kAll;
+    plain.window = plain.prefill = 0;
+    const at::Tensor block = at::stack(std::vector<at::Tensor>(
+        exact_.begin(), exact_.begin() + static_cast<std::ptrdiff_t>(count)));
+    const at::Tensor made = fake_quantize(block, plain, 448);
+    for (size_t i = 0; i < count; ++i) stored_.push_back(made[static_cast<int64_t>(i)]);
+    exact_.erase(exact_.begin(), exact_.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+
+  Format format_;
+  Side side_;
+  std::vector<at::Tensor> stored_;
+  std::vector<at::Tensor> exact_;
+};
+
+// Queries, keys and values of one head: [tokens, head_dim]. One token after the other, behind a
+// prompt of `prefill` tokens that is answered at once, from exact tokens.
+at::Tensor decode(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                  const Candidate& candidate, int64_t sliding_window) {
+  const int64_t prefill = visibility_of(candidate.k).prefill;
+  Cache keys(candidate.k, Side::kK);
+  Cache values(candidate.v, Side::kV);
+  std::vector<at::Tensor> out;
+  const auto answer = [&](const at::Tensor& query, at::Tensor seen_k, at::Tensor seen_v) {
+    if (sliding_window > 0 && seen_k.size(0) > sliding_window) {
+      const int64_t skipped = seen_k.size(0) - sliding_window;
+      seen_k = seen_k.narrow(0, skipped, sliding_window);
+      seen_v = seen_v.narrow(0, skipped, sliding_window);
+    }
+    const double scale = 1 / std::sqrt(static_cast<double>(q.size(1)));
+    const at::Tensor weights = at::softmax(at::mv(seen_k, query) * scale, 0);
+    out.push_back(at::mv(seen_v.t(), weights));
+  };
+  for (int64_t i = 0; i < q.size(0); ++i) {
+    keys.append(k[i]);
+    values.append(v[i]);
+    if (i < prefill) {
+      answer(q[i], k.narrow(0, 0, i + 1), v.narrow(0, 0, i + 1));
+      if (i + 1 < prefill) continue;
+      keys.settle(true);
+      values.settle(true);
+    } else {
+      answer(q[i], keys.read(), values.read());
+      keys.settle(false);
+      values.settle(false);
+    }
+  }
+  return at::stack(out);
+}
+
+const char* const kCandidates[] = {
+    "nvfp4[see=window,window=7]",
+    "nvfp4[see=window,window=1]",
+    "int4[group=32,axis=channel,see=kivi,window=32]/int4[group=32,see=kivi,window=32]",
+    "int2[group=32,axis=channel,see=kivi,window=64,prefill=50]/"
+    "int2[group=32,see=kivi,window=64,prefill=50]",
+    "int4[see=after_prefill,prefill=40,window=16]",
+    "int4[see=after_prefill,prefill=40,window=128]",
+    "fp8_e4m3/nvfp4[see=window,window=20]",
+    "nvfp4[see=kivi,window=24]/fp8_e4m3",
+    "nvfp4[rotate=hadamard,see=window,window=5]",
+};
+
+SeenKv seen_of(const Candidate& candidate, const KvPair& exact) {
+  return {{fake_quantize(exact.k, candidate.k, 448), fake_quantize(exact.v, candidate.v, 448)},
+          exact,
+          visibility_of(candidate.k),
+          visibility_of(candidate.v)};
+}
+
+TEST(MixedAttention, EqualsTokenByTokenDecoding) {
+  const c10::InferenceMode guard;
+  at::manual_seed(7);
+  const int64_t batch = 2, heads = 4, kv_heads = 2, tokens = 150, head_dim = 32;
+  const at::Tensor q = at::randn({batch, heads, tokens, head_dim});
+  const KvPair exact{at::randn({batch, kv_heads, tokens, head_dim}),
+                     at::randn({batch, kv_heads, tokens, head_dim})};
+  for (const char* name : kCandidates) {
+    const auto candidate = parse_candidate(name);
+    ASSERT_TRUE(candidate.ok()) << name;
+    for (const int64_t sliding_window : {0, 37}) {
+      const at::Tensor out = mixed_attention(q, seen_of(*candidate, exact), sliding_window);
+      for (int64_t sequence = 0; sequence < batch; ++sequence) {
+        for (int64_t head = 0; head < heads; ++head) {
+          const int64_t kv = head / (heads / kv_heads);
+          const at::Tensor expected = decode(q[sequence][head], exact.k[sequence][kv],
+                                             exact.v[sequence][kv], *candidate, sliding_window);
+          const float apart = (out[sequence][head] - expected).abs().max().item<float>();
+          EXPECT_LT(apart, 1e-5) << name << " sliding window " << sliding_window;
+        }
+      }
+    }
+  }
+}
+
+TEST(MixedAttention, WithoutExactTokensIsPlainAttention) {
+  const c10::InferenceMode guard;
+  at::manual_seed(8);
+  const at::Tensor q = at::randn({1, 2, 90, 16});
+  const KvPair kv{at::randn({1, 2, 90, 16}), at::randn({1, 2, 90, 16})};
+  const SeenKv seen(kv, {at::zeros_like(kv.k), at::zeros_like(kv.v)}, Visibility(), Visibility());
+  const at::Tensor expected =
+      at::scaled_dot_product_attention(q, kv.k, kv.v, std::nullopt, 0.0, true);
+  EXPECT_LT((mixed_attention(q, seen, 0) - expected).abs().max().item<float>(), 2e-6);
+}
+
+// So long that there are many tiles.
+TEST(MixedAttention, TilesDoNotShow) {
+  const c10::InferenceMode guard;
+  at::manual_seed(9);
+  const int64_t tokens = 1500;
+  ASSERT_LT(mixed_tile_queries(tokens, 2), 200);
+  const at::Tensor q = at::randn({1, 2, tokens, 16});
+  const KvPair exact{at::randn({1, 1, tokens, 16}), at::randn({1, 1, tokens, 16})};
+  const auto candidate = *parse_candidate("nvfp4[see=window,window=300]");
+  const SeenKv seen = seen_of(candidate, exact);
+  const at::Tensor out = mixed_attention(q, seen, 0);
+  for (const int64_t i : {0L, 299L, 300L, 777L, 1499L}) {
+    const int64_t stored = std::max<int64_t>(0, i + 1 - 300);
+    const auto mix = [&](const at::Tensor& a, const at::Tensor& b) {
+      return at::cat({a[0][0].narrow(0, 0, stored), b[0][0].narrow(0, stored, i + 1 - stored)});
+    };
+    const at::Tensor weights =
+        at::softmax(at::mv(mix(seen.stored.k, exact.k), q[0][1][i]) / 4.0, 0);
+    const at::Tensor expected = at::mv(mix(seen.stored.v, exact.v).t(), weights);
+    EXPECT_LT((out[0][1][i] - expected).abs().max().item<float>(), 1e-5) << i;
+  }
+}
+
+// ---- through the scorer ----
+
+TokenSet whole_sequences(int64_t sequences, int64_t length, int64_t vocab) {
+  TokenSet tokens;
+  tokens.sequences = sequences;
+  tokens.length = length;
+  for (int64_t i = 0; i < sequences * length; ++i) {
+    tokens.input_ids.push_back(static_cast<int32_t>(i * 7919 % vocab));
+    tokens.mask.push_back(1);
+  }
+  return tokens;
+}
+
+// A window as long as the sequences shows every query exact tokens, and one of a single token
+// nearly what it sees without one.
+TEST(MixedAttention, ScoresGrowFromNothingToThoseWithoutAWindow) {
+  const auto scorer = Scorer::load(kFixtures / "small/model", {.threads = 2});
+  ASSERT_TRUE(scorer.ok()) << scorer.error().message;
+  const TokenSet tokens = whole_sequences(2, 48, (*scorer)->files().config.vocab_size);
+  std::vector<Candidate> candidates;
+  for (const char* name : {"nvfp4[see=window,window=48]", "nvfp4[see=window,window=24]",
+                           "nvfp4[see=window,window=1]", "nvfp4"}) {
+    candidates.push_back(*parse_candidate(name));
+  }
+  const auto scores = (*scorer)->score(tokens, "batch", {{.layer = 3}}, candidates, kNotCancelled);
+  ASSERT_TRUE(scores.ok()) << scores.error().message;
+  std::vector<double> sums;
+  for (size_t c = 0; c < candidates.size(); ++c) {
+    sums.push_back(scores->kl_sums[2 * c] + scores->kl_sums[2 * c + 1]);
+  }
+  EXPECT_LT(sums[0], 1e-6 * sums[3]);
+  EXPECT_GT(sums[1], 1e-3 * sums[3]);
+  EXPECT_LT(sums[1], sums[3]);
+  EXPECT_NEAR(sums[2] / sums[3], 1, 0.5);
+}
+
+TEST(MixedAttention, PaddedSequencesAreRefusedWhereTheyWouldBeWrong) {
+  const auto scorer = Scorer::load(kFixtures / "small/model", {.threads = 1});
+  ASSERT_TRUE(scorer.ok()) << scorer.error().message;
+  TokenSet tokens = whole_sequences(2, 40, (*scorer)->files().config.vocab_size);
+  tokens.mask[39] = 0;  // on the right: fine for a window, not for groups along tokens
+  const auto score = [&](const char* name) {
+    return (*scorer)->score(tokens, name, {{.layer = 0}}, {*parse_candidate(name)}, kNotCancelled);
+  };
+  EXPECT_TRUE(score("nvfp4[see=window,window=8]").ok());
+  const auto refused = score("int4[group=32,axis=channel]/fp8");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.error().message.find("int4[group=32,axis=channel]"), std::string::npos);
+  tokens.mask[0] = 0;
+  EXPECT_FALSE(score("nvfp4[see=window,window=8]").ok());
+  EXPECT_TRUE(score("nvfp4").ok());
+}
+
+}  // namespace
+}  // namespace bitalloc
