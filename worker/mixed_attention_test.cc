@@ -2,6 +2,7 @@
 #include "worker/mixed_attention.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,11 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "common/files.h"
+#include "common/json.h"
 #include "common/tokens.h"
 #include "kernels/torch_ops.h"
 #include "worker/memory_plan.h"
 #include "worker/models/families.h"
 #include "worker/scorer.h"
+#include "worker/views.h"
 
 namespace bitalloc {
 namespace {
@@ -189,6 +193,46 @@ TEST(MixedAttention, TilesDoNotShow) {
         at::softmax(at::mv(mix(seen.stored.k, exact.k), q[0][1][i]) / 4.0, 0);
     const at::Tensor expected = at::mv(mix(seen.stored.v, exact.v).t(), weights);
     EXPECT_LT((out[0][1][i] - expected).abs().max().item<float>(), 1e-5) << i;
+  }
+}
+
+// ---- through a network ----
+
+// tests/oracle/make_quantized_cache.py: a prompt, then one token after the other, with the cache of
+// transformers. It quantizes its whole history anew whenever it stores tokens, which in float32
+// moves what was quantized before by rounding only.
+TEST(MixedAttention, EqualsTransformersQuantizedCache) {
+  const c10::InferenceMode guard;
+  const auto text =
+      read_file(fs::path(BITALLOC_SOURCE_DIR) / "tests/oracle/quantized_cache.json", 1 << 20);
+  ASSERT_TRUE(text.ok());
+  const Json oracle = *parse_json(*text, "quantized_cache.json");
+  const auto files = inspect_model(kFixtures / "small/model");
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  const Decoder decoder = load_decoder(*files, at::kCPU, at::kFloat);
+  const int64_t tokens = oracle.at("tokens");
+  const int64_t vocab = files->config.vocab_size;
+  const at::Tensor ids = at::arange(tokens, at::kLong).mul(7919).remainder(vocab).unsqueeze(0);
+  const TokenContext context = decoder.make_token_context(at::ones({1, tokens}, at::kBool));
+  std::vector<SiteTask> sites;
+  for (int i = 0; i < files->config.num_layers; ++i) sites.push_back({.layer = i});
+  for (const char* kind : {"exact", "int2", "int4"}) {
+    const std::string parameters =
+        fmt::format("[group={},arithmetic=fp32,see=after_prefill,window={},prefill={}]",
+                    oracle.at("group").get<int>(), oracle.at("window").get<int>(),
+                    oracle.at("prefill").get<int>());
+    const bool exact = std::string(kind) == "exact";
+    const auto candidate = parse_candidate(exact ? "bf16" : kind + parameters);
+    ASSERT_TRUE(candidate.ok()) << candidate.error().message;
+    const std::vector<Candidate> assignment(sites.size(), *candidate);
+    const at::Tensor normed = decoder.forward(ids, context, AssignedKv(sites, assignment));
+    const at::Tensor log_p = at::log_softmax(decoder.logits(normed[0]).to(at::kDouble), -1);
+    const std::vector<double> expected = oracle.at(kind);
+    ASSERT_EQ(std::ssize(expected), tokens - 1);
+    for (int64_t i = 0; i + 1 < tokens; ++i) {
+      const double loss = -log_p[i][ids[0][i + 1].item<int64_t>()].item<double>();
+      EXPECT_NEAR(loss, expected[i], 2e-4) << kind << " position " << i;
+    }
   }
 }
 
