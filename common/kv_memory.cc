@@ -82,11 +82,25 @@ int64_t kv_tokens(const KvLoad& load, int64_t window) {
   return load.sequences * blocks * load.block_tokens;
 }
 
+namespace {
+
+// Blocks of stored tokens; what a format keeps exact of a sequence takes the difference more.
+int64_t side_bytes(const ModelRef& model, int64_t width, const Format& format, Side side,
+                   const KvLoad& load, int64_t window) {
+  const int64_t row = row_bytes(model, width, format, load.tensor_parallel);
+  const int64_t exact_row = row_bytes(model, width, Format(), load.tensor_parallel);
+  const int64_t held = window > 0 ? std::min(window, load.context) : load.context;
+  const int64_t exact = exact_tokens(visibility_of(format), side, held);
+  return kv_tokens(load, window) * row + load.sequences * exact * (exact_row - row);
+}
+
+}  // namespace
+
 int64_t kv_bytes(const ModelRef& model, const Site& site, const Candidate& candidate,
                  const KvLoad& load) {
-  return kv_tokens(load, window_of(model, site.layer)) *
-         (row_bytes(model, site.k_width, candidate.k, load.tensor_parallel) +
-          row_bytes(model, site.v_width, candidate.v, load.tensor_parallel));
+  const int64_t window = window_of(model, site.layer);
+  return side_bytes(model, site.k_width, candidate.k, Side::kK, load, window) +
+         side_bytes(model, site.v_width, candidate.v, Side::kV, load, window);
 }
 
 int64_t fixed_kv_bytes(const SearchSpec& spec, const KvLoad& load) {

@@ -33,6 +33,18 @@ TEST(KvMemory, LlamaOf8BillionTakes128KiBAToken) {
   EXPECT_EQ(assignment_kv_bytes(spec, uniform(spec, "fp8/nvfp4"), load), 25 * kGiB);
 }
 
+// KIVI at 300 tokens, on every one of 8 heads and 32 layers: keys 256 of 3 bits (48 bytes a row of
+// 128) and 44 exact (256 bytes), values 172 stored and 128 exact; 304 tokens in blocks of 16.
+TEST(KvMemory, ExactTokensTakeTheirBytes) {
+  const SearchSpec spec = llama_8b();
+  const int64_t rows = 32 * 8;
+  EXPECT_EQ(assignment_kv_bytes(spec, uniform(spec, "kivi2"), {.context = 300}),
+            rows * (2 * 304 * 48 + (44 + 128) * (256 - 48)));
+  EXPECT_EQ(assignment_kv_bytes(spec, uniform(spec, "nvfp4[see=window,window=64]"),
+                                {.context = 320, .sequences = 3}),
+            3 * rows * 2 * (320 * 72 + 64 * (256 - 72)));
+}
+
 TEST(KvMemory, RanksShareTheHeadsAndThenStoreThemAgain) {
   const SearchSpec spec = llama_8b();
   const auto bytes = [&](int64_t ranks) {

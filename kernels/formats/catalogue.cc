@@ -1,5 +1,7 @@
 #include "kernels/formats/catalogue.h"
 
+#include <algorithm>
+
 namespace bitalloc {
 namespace {
 
@@ -185,6 +187,12 @@ const FormatRow& catalogue_row(FormatKind kind) {
     if (row.kind == kind) return row;
   }
   check_failed(__FILE__, __LINE__, "kind has a row", "a format kind without a row");
+}
+
+bool has_parameter(FormatKind kind, const std::string& name) {
+  const auto& uses = catalogue_row(kind).parameters;
+  return std::any_of(uses.begin(), uses.end(),
+                     [&](const ParameterUse& use) { return name == use.parameter->name; });
 }
 
 }  // namespace bitalloc

@@ -38,5 +38,6 @@ struct FormatRow {
 
 const std::vector<FormatRow>& format_catalogue();
 const FormatRow& catalogue_row(FormatKind kind);
+bool has_parameter(FormatKind kind, const std::string& name);
 
 }  // namespace bitalloc

@@ -10,6 +10,7 @@
 
 #include "common/files.h"
 #include "common/tokens.h"
+#include "kernels/formats/catalogue.h"
 #include "ops/cli/settings.h"
 
 namespace bitalloc::cli {
@@ -129,7 +130,7 @@ Result<Recipe> read_recipe(const YAML::Node& root, const std::string& file) {
 }
 
 void apply_policies(const Recipe& recipe, Format& format) {
-  if (format.kind != FormatKind::kBf16 && recipe.scale_policy != ScalePolicy::kConstant) {
+  if (has_parameter(format.kind, "scale") && recipe.scale_policy != ScalePolicy::kConstant) {
     format.scale = recipe.scale_policy;
   }
   if (format.kind == FormatKind::kNvfp4 && recipe.encoding != Encoding::kServed) {

@@ -237,6 +237,10 @@ Result<SearchInputs> read_search_inputs(const SearchFlags& flags, const Context&
   BA_RETURN_IF_ERROR(choose_sites(*files, recipe, spec));
   BA_RETURN_IF_ERROR(check_budget(spec));
   BA_RETURN_IF_ERROR(read_tokens(flags, context, recipe, inputs));
+  for (Site& site : spec.sites) {
+    site.context = spec.memory ? spec.memory->load.context : spec.length;
+  }
+  BA_RETURN_IF_ERROR(check_budget(spec));  // once more: exact tokens cost bits
   spec.batch_sequences = flags.batch > 0
                              ? flags.batch
                              : default_batch_sequences(spec.length, spec.sequences, flags.device);

@@ -10,11 +10,18 @@ namespace {
 // vLLM looks at the producer's name, and ModelOpt's own loaders at both.
 OrderedJson producer() { return {{"name", "modelopt"}, {"version", "0.48.0rc1"}}; }
 
+constexpr FormatKind kNameless = FormatKind::kMxint8;  // any kind that has no name below
+
+// Nothing but scales and the dialect of NVFP4 is said otherwise than by default.
+bool is_plain(const Format& format) {
+  return format == Format{format.kind, format.scale, format.encoding};
+}
+
 }  // namespace
 
 Result<std::string> quant_algo(const Site& site, const Candidate& candidate) {
-  const FormatKind k = candidate.k.kind;
-  const FormatKind v = candidate.v.kind;
+  const FormatKind k = is_plain(candidate.k) ? candidate.k.kind : kNameless;
+  const FormatKind v = is_plain(candidate.v) ? candidate.v.kind : kNameless;
   if (k == FormatKind::kBf16 && v == FormatKind::kBf16) return std::string();
   if (k == FormatKind::kFp8E4m3 && v == FormatKind::kFp8E4m3) return std::string("FP8");
   if (k == FormatKind::kNvfp4 && v == FormatKind::kNvfp4) return std::string("NVFP4");
