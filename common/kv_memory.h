@@ -12,10 +12,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/formats/format.h"
 #include "common/kv_budget.h"
 #include "common/search_spec.h"
 #include "common/status.h"
+#include "kernels/formats/format.h"
 
 namespace bitalloc {
 

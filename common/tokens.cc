@@ -61,6 +61,15 @@ Status validate(const TokenSet& tokens, int64_t vocab_size, const std::string& w
   return {};
 }
 
+int64_t first_with_holes(const TokenSet& tokens) {
+  for (int64_t i = 0; i + 1 < std::ssize(tokens.mask); ++i) {
+    const bool same_sequence = (i + 1) % tokens.length != 0;
+    const auto at = static_cast<size_t>(i);
+    if (same_sequence && tokens.mask[at] == 0 && tokens.mask[at + 1] != 0) return i / tokens.length;
+  }
+  return -1;
+}
+
 std::string tokens_sha256(const TokenSet& tokens) {
   return Sha256()
       .update(fmt::format("tokens {} {}\n", tokens.sequences, tokens.length))

@@ -28,6 +28,9 @@ constexpr int64_t kMaxLength = 1 << 22;
 // position.
 Status validate(const TokenSet& tokens, int64_t vocab_size, const std::string& what);
 
+// The first sequence with padding before a real token; −1: padding only follows.
+int64_t first_with_holes(const TokenSet& tokens);
+
 // SHA-256 over shape, ids and mask.
 std::string tokens_sha256(const TokenSet& tokens);
 

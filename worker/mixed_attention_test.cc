@@ -214,6 +214,7 @@ TEST(MixedAttention, EqualsTransformersQuantizedCache) {
   const int64_t vocab = files->config.vocab_size;
   const at::Tensor ids = at::arange(tokens, at::kLong).mul(7919).remainder(vocab).unsqueeze(0);
   const TokenContext context = decoder.make_token_context(at::ones({1, tokens}, at::kBool));
+  const at::Tensor real = at::ones({1, tokens}, at::kBool);
   std::vector<SiteTask> sites;
   for (int i = 0; i < files->config.num_layers; ++i) sites.push_back({.layer = i});
   for (const char* kind : {"exact", "int2", "int4"}) {
@@ -225,7 +226,7 @@ TEST(MixedAttention, EqualsTransformersQuantizedCache) {
     const auto candidate = parse_candidate(exact ? "bf16" : kind + parameters);
     ASSERT_TRUE(candidate.ok()) << candidate.error().message;
     const std::vector<Candidate> assignment(sites.size(), *candidate);
-    const at::Tensor normed = decoder.forward(ids, context, AssignedKv(sites, assignment));
+    const at::Tensor normed = decoder.forward(ids, context, AssignedKv(sites, assignment, real));
     const at::Tensor log_p = at::log_softmax(decoder.logits(normed[0]).to(at::kDouble), -1);
     const std::vector<double> expected = oracle.at(kind);
     ASSERT_EQ(std::ssize(expected), tokens - 1);
@@ -272,22 +273,48 @@ TEST(MixedAttention, ScoresGrowFromNothingToThoseWithoutAWindow) {
   EXPECT_NEAR(sums[2] / sums[3], 1, 0.5);
 }
 
-TEST(MixedAttention, PaddedSequencesAreRefusedWhereTheyWouldBeWrong) {
+// A sequence scores the same alone and with padding behind it.
+TEST(MixedAttention, PaddingBehindTakesNoPart) {
+  const auto scorer = Scorer::load(kFixtures / "small/model", {.threads = 1});
+  ASSERT_TRUE(scorer.ok()) << scorer.error().message;
+  const int64_t vocab = (*scorer)->files().config.vocab_size;
+  const TokenSet alone = whole_sequences(1, 40, vocab);
+  TokenSet padded = whole_sequences(1, 64, vocab);
+  for (size_t i = 40; i < 64; ++i) padded.mask[i] = 0;
+  TokenSet both = padded;  // with a longer one, whose chunk it shares
+  both.sequences = 2;
+  both.input_ids.insert(both.input_ids.end(), padded.input_ids.begin(), padded.input_ids.end());
+  both.mask.insert(both.mask.end(), 64, 1);
+  for (const char* name :
+       {"int4[group=32,axis=channel]", "nvfp4[see=window,window=8]",
+        "int2[group=32,axis=channel,see=kivi,window=32]/int2[see=kivi,window=32]"}) {
+    const auto score = [&](const TokenSet& tokens, const std::string& key) {
+      const auto scores = (*scorer)->score(tokens, name + key, {{.layer = 0}},
+                                           {*parse_candidate(name)}, kNotCancelled);
+      EXPECT_TRUE(scores.ok()) << scores.error().message;
+      return scores->kl_sums[0];
+    };
+    const double expected = score(alone, "alone");
+    EXPECT_NEAR(score(padded, "padded") / std::max(expected, 1e-30), 1, 1e-4) << name;
+    EXPECT_NEAR(score(both, "both") / std::max(expected, 1e-30), 1, 1e-4) << name;
+  }
+}
+
+TEST(MixedAttention, PaddingBeforeATokenIsRefusedWherePositionsCount) {
   const auto scorer = Scorer::load(kFixtures / "small/model", {.threads = 1});
   ASSERT_TRUE(scorer.ok()) << scorer.error().message;
   TokenSet tokens = whole_sequences(2, 40, (*scorer)->files().config.vocab_size);
-  tokens.mask[39] = 0;  // on the right: fine for a window, not for groups along tokens
-  const auto score = [&](const char* name) {
-    return (*scorer)->score(tokens, name, {{.layer = 0}}, {*parse_candidate(name)}, kNotCancelled);
-  };
-  EXPECT_TRUE(score("nvfp4[see=window,window=8]").ok());
-  const auto refused = score("int4[group=32,axis=channel]/fp8");
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(refused.error().message.find("int4[group=32,axis=channel]"), std::string::npos);
-  tokens.mask[0] = 0;
-  EXPECT_FALSE(score("nvfp4[see=window,window=8]").ok());
-  EXPECT_TRUE(score("nvfp4").ok());
+  tokens.mask[40] = 0;
+  for (const char* name : {"nvfp4[see=window,window=8]", "int4[group=32,axis=channel]/fp8"}) {
+    const auto refused =
+        (*scorer)->score(tokens, name, {{.layer = 0}}, {*parse_candidate(name)}, kNotCancelled);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(refused.error().message.find("sequence 1"), std::string::npos);
+  }
+  const auto plain =
+      (*scorer)->score(tokens, "plain", {{.layer = 0}}, {*parse_candidate("nvfp4")}, kNotCancelled);
+  EXPECT_TRUE(plain.ok());
 }
 
 }  // namespace

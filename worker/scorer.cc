@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "common/bytes_text.h"
+#include "common/positions.h"
 #include "common/tensor_parallel.h"
 #include "common/weight_parts.h"
 #include "worker/head.h"
@@ -63,21 +64,6 @@ Status check_tasks(const ModelConfig& config, const std::vector<SiteTask>& sites
 
 bool is_mixed(const Candidate& candidate) {
   return candidate.k.see != See::kAll || candidate.v.see != See::kAll;
-}
-
-// Formats that count positions want every sequence to begin with its first real token, groups along
-// tokens want sequences that are full.
-Status check_padding(const TokenSet& tokens, const std::vector<Candidate>& candidates) {
-  const BatchShape batch = batch_shape(tokens);
-  for (const Candidate& candidate : candidates) {
-    const bool channels = candidate.k.axis == Axis::kChannel || candidate.v.axis == Axis::kChannel;
-    const bool full = !batch.irregular && batch.shortest == batch.length;
-    if (!(is_mixed(candidate) && batch.irregular) && !(channels && !full)) continue;
-    return unsupported(
-        fmt::format("{} cannot be scored on padded sequences", candidate_name(candidate)),
-        "candidates", "cut the text into whole sequences: a smaller --length");
-  }
-  return {};
 }
 
 Result<at::Device> parse_device(const std::string& name) {
@@ -409,7 +395,7 @@ Status Scorer::State::run_site(const Chunk& chunk, const Activations& from, cons
   const auto layer_index = static_cast<size_t>(site.layer);
   const auto count = static_cast<int64_t>(candidates.size());
   const int64_t per_stack = trials_per_stack(network, chunk.sequences * chunk.tokens);
-  QuantizedSides sides(from.qkv.kv, site);
+  QuantizedSides sides(from.qkv.kv, site, chunk.mask);
   for (int64_t first = 0; first < count; first += per_stack) {
     const int64_t size = std::min(per_stack, count - first);
     std::vector<at::Tensor> attended;
@@ -464,7 +450,7 @@ Result<TokenStatistics> Scorer::State::run_assignment(const std::vector<SiteTask
   const at::Tensor normed = at::empty_like(from.normed);
   const auto run = [&](int64_t item, int64_t /*slot*/) -> Status {
     const Chunk& chunk = from.chunks[static_cast<size_t>(item)];
-    const AssignedKv view(sites, assignment);
+    const AssignedKv view(sites, assignment, chunk.mask);
     at::Tensor hidden = model.embed(chunk.ids);
     for (size_t i = 0; i < model.layers.size(); ++i) {
       if (model.lanes().stopped(cancel)) return cancelled("cancelled");
@@ -544,7 +530,7 @@ Result<UnitScores> Scorer::score(const TokenSet& batch, const std::string& batch
                                  const std::atomic<bool>& cancel) {
   State& state = *state_;
   BA_RETURN_IF_ERROR(check_tasks(state.files.config, sites, candidates));
-  BA_RETURN_IF_ERROR(check_padding(batch, candidates));
+  BA_RETURN_IF_ERROR(check_positions(batch, candidates, "tokens"));
   const Trials trials(sites, candidates, batch.sequences);
   UnitScores scores;
   const auto run = [&](const UnitPlan& plan) -> Status {
@@ -603,7 +589,7 @@ Result<JointScores> Scorer::evaluate(const TokenSet& batch, const std::string& b
              "sites of an evaluation are all layers, in order");
     BA_RETURN_IF_ERROR(check_tasks(state.files.config, {sites[i]}, {assignment[i]}));
   }
-  BA_RETURN_IF_ERROR(check_padding(batch, assignment));
+  BA_RETURN_IF_ERROR(check_positions(batch, assignment, "tokens"));
   JointScores scores;
   const auto run = [&](const UnitPlan& plan) -> Status {
     scores = {};

@@ -9,6 +9,19 @@
 
 namespace bitalloc {
 
+namespace {
+
+// x [sequences, heads, tokens, head_dim] with each sequence's last real token in the place of the
+// padding behind it: groups along tokens then find the extremes of real ones.
+at::Tensor last_repeated(const at::Tensor& x, const at::Tensor& mask) {
+  if (mask.all().item<bool>()) return x;
+  const at::Tensor last = (mask.sum(-1, /*keepdim=*/true) - 1).clamp_min(0);
+  const at::Tensor place = at::minimum(at::arange(x.size(2), last.options()).unsqueeze(0), last);
+  return x.gather(2, place.view({x.size(0), 1, x.size(2), 1}).expand_as(x));
+}
+
+}  // namespace
+
 at::Tensor QuantizedSides::side(const at::Tensor& exact, const Format& format, float amax,
                                 std::map<Format, at::Tensor>& known) {
   // bf16 is the reference's own precision, whatever type it computes in: nothing is rounded.
@@ -18,7 +31,10 @@ at::Tensor QuantizedSides::side(const at::Tensor& exact, const Format& format, f
   as_stored.window = 0;
   as_stored.prefill = 0;
   at::Tensor& stored = known[as_stored];
-  if (!stored.defined()) stored = fake_quantize(exact, as_stored, amax);
+  if (!stored.defined()) {
+    const bool along_tokens = as_stored.axis == Axis::kChannel;
+    stored = fake_quantize(along_tokens ? last_repeated(exact, mask_) : exact, as_stored, amax);
+  }
   return stored;
 }
 
@@ -30,7 +46,7 @@ SeenKv QuantizedSides::see(const Candidate& candidate) {
 
 SeenKv AssignedKv::see(int64_t layer, const KvPair& exact) const {
   const auto at = static_cast<size_t>(layer);
-  return QuantizedSides(exact, sites_[at]).see(assignment_[at]);
+  return QuantizedSides(exact, sites_[at], mask_).see(assignment_[at]);
 }
 
 CalibratingKv::CalibratingKv(const at::Tensor& mask, std::vector<KvAmax>& amax) : amax_(amax) {

@@ -17,7 +17,10 @@ namespace bitalloc {
 // encoded once. Not thread-safe: each piece of work has its own.
 class QuantizedSides {
  public:
-  QuantizedSides(const KvPair& exact, const SiteTask& site) : exact_(exact), site_(site) {}
+  // mask: bool [sequences, tokens], false = padding, which follows what is real where a candidate's
+  // groups run along tokens (check_positions): there it takes no part.
+  QuantizedSides(const KvPair& exact, const SiteTask& site, const at::Tensor& mask)
+      : exact_(exact), site_(site), mask_(mask) {}
 
   SeenKv see(const Candidate& candidate);
 
@@ -27,6 +30,7 @@ class QuantizedSides {
 
   const KvPair& exact_;
   const SiteTask& site_;
+  const at::Tensor& mask_;
   std::map<Format, at::Tensor> known_k_;
   std::map<Format, at::Tensor> known_v_;
 };
@@ -34,14 +38,16 @@ class QuantizedSides {
 // Every layer at its own candidate. `sites` and `assignment`: one entry a layer.
 class AssignedKv final : public KvView {
  public:
-  AssignedKv(const std::vector<SiteTask>& sites, const std::vector<Candidate>& assignment)
-      : sites_(sites), assignment_(assignment) {}
+  AssignedKv(const std::vector<SiteTask>& sites, const std::vector<Candidate>& assignment,
+             const at::Tensor& mask)
+      : sites_(sites), assignment_(assignment), mask_(mask) {}
 
   SeenKv see(int64_t layer, const KvPair& exact) const override;
 
  private:
   const std::vector<SiteTask>& sites_;
   const std::vector<Candidate>& assignment_;
+  const at::Tensor& mask_;
 };
 
 // Shows exact K and V and notes their largest magnitudes over real tokens. Each thread needs its

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "common/model_files.h"
+#include "common/positions.h"
 #include "common/tensor_parallel.h"
 #include "ops/cli/data.h"
 #include "ops/cli/local_paths.h"
@@ -237,6 +238,7 @@ Result<SearchInputs> read_search_inputs(const SearchFlags& flags, const Context&
   BA_RETURN_IF_ERROR(choose_sites(*files, recipe, spec));
   BA_RETURN_IF_ERROR(check_budget(spec));
   BA_RETURN_IF_ERROR(read_tokens(flags, context, recipe, inputs));
+  BA_RETURN_IF_ERROR(check_positions(inputs.tokens, spec.candidates, "--data"));
   for (Site& site : spec.sites) {
     site.context = spec.memory ? spec.memory->load.context : spec.length;
   }
