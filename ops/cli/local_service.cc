@@ -165,17 +165,15 @@ Status LocalService::want_http(const HttpRequest& request) {
 }
 
 // The supervisor takes clients.lock exclusively when nobody is attached, and frees supervisor.lock
-// when all is stopped. When neither happens soon, other commands are attached.
+// when all is stopped. Another command that is attached holds clients.lock shared: then nothing
+// stops.
 void LocalService::wait_until_stopped() {
-  const auto start = Clock::now();
-  bool stopping = false;
-  while (is_supervised(paths_)) {
-    const auto waited = Clock::now() - start;
-    if (!stopping) {
-      stopping = !clients_.try_lock(FileLock::Mode::kShared);
-      clients_.unlock();
-    }
-    if (waited > (stopping ? 30s : 500ms)) return;
+  const auto deadline = Clock::now() + 30s;
+  while (is_supervised(paths_) && Clock::now() < deadline) {
+    const bool nobody = clients_.try_lock(FileLock::Mode::kExclusive);
+    const bool another = !nobody && clients_.try_lock(FileLock::Mode::kShared);
+    clients_.unlock();
+    if (another) return;
     std::this_thread::sleep_for(10ms);
   }
 }

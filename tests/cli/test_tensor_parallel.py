@@ -41,10 +41,12 @@ def wait_for_units(cli, count):
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         try:
-            if cli.json("status", "s")["units"]["done"] >= count:
-                return
+            units = cli.json("status", "s")["units"]
         except AssertionError:
-            pass  # the command has not submitted it yet
+            units = {"done": 0}  # the command has not submitted it yet
+        if units["done"] >= count:
+            assert units["done"] < units["total"], "the search ended before its fault: make it longer"
+            return
         time.sleep(0.05)
     raise AssertionError(f"no {count} units within 300 s")
 
