@@ -99,11 +99,14 @@ struct Launch {
     const int64_t asked = quantizer.group > 0 ? quantizer.group : tensor.head_dim;
     const int64_t group = Numerics::kGroup > 0 ? Numerics::kGroup : asked;
     if (!fits_pieces(in, out, tensor, group)) return warps(numerics, group);
-    if constexpr (Numerics::kGroup > 0) return pieces<Numerics::kGroup>(numerics);
-    if (group == 32) return pieces<32>(numerics);
-    if (group == 64) return pieces<64>(numerics);
-    if (group == 128) return pieces<128>(numerics);
-    return warps(numerics, group);
+    if constexpr (Numerics::kGroup > 0) {
+      return pieces<Numerics::kGroup>(numerics);
+    } else {
+      if (group == 32) return pieces<32>(numerics);
+      if (group == 64) return pieces<64>(numerics);
+      if (group == 128) return pieces<128>(numerics);
+      return warps(numerics, group);
+    }
   }
 
   template <int kGroup, typename Numerics>

@@ -2,16 +2,20 @@
 // on a GPU, where there is one, as a share of what a device-to-device copy moves.
 //
 //   kernels_bench [seconds per line, default 0.3]
+//   kernels_bench formats [seconds per line]       every format, from and to memory on all cores
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/fake_quant.h"
+#include "kernels/formats/variants.h"
 #include "kernels/kl.h"
 
 #if defined(BITALLOC_HAVE_CUDA)
@@ -23,18 +27,9 @@ namespace {
 
 constexpr int64_t kHeadDim = 128;
 constexpr int64_t kVocab = 151936;
+constexpr int64_t kBandwidthBytes = int64_t{1} << 27;  // beyond every cache
 
-struct NamedFormat {
-  const char* name;
-  Format format;
-};
-
-const NamedFormat kFormats[] = {
-    {"bf16", {FormatKind::kBf16}},
-    {"fp8_e4m3", {FormatKind::kFp8E4m3}},
-    {"nvfp4", {FormatKind::kNvfp4}},
-    {"nvfp4[encoding=modelopt]", {FormatKind::kNvfp4, ScalePolicy::kConstant, Encoding::kModelopt}},
-};
+const std::vector<std::string> kSome = {"bf16", "fp8_e4m3", "nvfp4", "nvfp4[encoding=modelopt]"};
 
 std::vector<float> random_values(int64_t count, uint32_t seed, float scale) {
   std::mt19937 generator(seed);
@@ -70,17 +65,68 @@ double on_cpu(double budget, const std::function<void()>& run) {
   });
 }
 
+// Runs `work(begin, end)` on `threads` threads, each a share of `rows`.
+void on_threads(int threads, int64_t rows, const std::function<void(int64_t, int64_t)>& work) {
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; ++i) {
+    others.emplace_back([&, i] { work(rows * i / threads, rows * (i + 1) / threads); });
+  }
+  work(0, rows / threads);
+  for (std::thread& other : others) other.join();
+}
+
+// Bytes a second that a copy reads and writes, from and to memory, on all cores.
+double memory_bandwidth(double budget, int threads) {
+  const std::vector<char> from(kBandwidthBytes, 1);
+  std::vector<char> to(kBandwidthBytes, 2);
+  const double seconds = on_cpu(budget, [&] {
+    on_threads(threads, kBandwidthBytes, [&](int64_t begin, int64_t end) {
+      std::memcpy(to.data() + begin, from.data() + begin, static_cast<size_t>(end - begin));
+    });
+  });
+  return 2.0 * kBandwidthBytes / seconds;
+}
+
+// Every format from and to memory on all cores, as a share of what a copy moves.
+template <typename Element>
+void bench_formats(double budget, const char* type, const std::vector<Element>& in, int threads,
+                   double bandwidth) {
+  std::vector<Element> out(in.size());
+  const auto rows = static_cast<int64_t>(in.size()) / kHeadDim;
+  for (const std::string& name : every_variant()) {
+    const Quantizer quantizer = make_quantizer(*parse_format(name), 3.0f);
+    const double seconds = on_cpu(budget, [&] {
+      on_threads(threads, rows, [&](int64_t begin, int64_t end) {
+        fake_quantize_cpu(quantizer, in.data() + begin * kHeadDim, kHeadDim,
+                          out.data() + begin * kHeadDim, kHeadDim, end - begin, kHeadDim);
+      });
+    });
+    const double speed = 2.0 * sizeof(Element) * static_cast<double>(in.size()) / seconds;
+    std::printf("cpu  %-36s %-8s %7.2f GB/s  %5.1f %% of a copy\n", name.c_str(), type,
+                speed * 1e-9, 100 * speed / bandwidth);
+  }
+}
+
+void bench_all_formats(double budget) {
+  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const double bandwidth = memory_bandwidth(budget, threads);
+  std::printf("cpu  copy on %d threads %.1f GB/s, read and written\n", threads, bandwidth * 1e-9);
+  const auto values = random_values(kBandwidthBytes / 4, 1, 1.0f);
+  bench_formats(budget, "float32", values, threads, bandwidth);
+  bench_formats(budget, "bfloat16", to_bf16(values), threads, bandwidth);
+}
+
 template <typename Element>
 void bench_fake_quantize_cpu(double budget, const char* type, const std::vector<Element>& in) {
   std::vector<Element> out(in.size());
   const auto rows = static_cast<int64_t>(in.size()) / kHeadDim;
-  for (const NamedFormat& named : kFormats) {
-    const Quantizer quantizer = make_quantizer(named.format, 448);
+  for (const std::string& name : kSome) {
+    const Quantizer quantizer = make_quantizer(*parse_format(name), 448);
     const double seconds = on_cpu(budget, [&] {
       fake_quantize_cpu(quantizer, in.data(), kHeadDim, out.data(), kHeadDim, rows, kHeadDim);
     });
     const auto count = static_cast<double>(in.size());
-    std::printf("cpu  fake_quantize %-25s %-8s %7.2f GB/s  %6.3f ns/element\n", named.name, type,
+    std::printf("cpu  fake_quantize %-25s %-8s %7.2f GB/s  %6.3f ns/element\n", name.c_str(), type,
                 2 * sizeof(Element) * count / seconds * 1e-9, seconds / count * 1e9);
   }
 }
@@ -167,12 +213,12 @@ void bench_fake_quantize_gpu(double budget, const char* type, const std::vector<
   Element* from = on_device(in);
   Element* to = on_device(in);
   const auto rows = static_cast<int64_t>(in.size()) / kHeadDim;
-  for (const NamedFormat& named : kFormats) {
-    const Quantizer quantizer = make_quantizer(named.format, 448);
+  for (const std::string& name : kSome) {
+    const Quantizer quantizer = make_quantizer(*parse_format(name), 448);
     const double seconds = on_gpu(budget, [&] {
       check(fake_quantize_cuda(quantizer, from, kHeadDim, to, kHeadDim, rows, kHeadDim, nullptr));
     });
-    print_gpu(std::string("fake_quantize ") + named.name + " " + type,
+    print_gpu(std::string("fake_quantize ") + name + " " + type,
               2.0 * sizeof(Element) * static_cast<double>(in.size()), seconds, roof);
   }
   cudaFree(from);
@@ -225,7 +271,13 @@ void bench_gpu(double) { std::printf("gpu  built without CUDA: nothing measured\
 }  // namespace bitalloc
 
 int main(int argc, char** argv) {
-  const double budget = argc > 1 ? std::atof(argv[1]) : 0.3;
+  const bool formats = argc > 1 && std::string(argv[1]) == "formats";
+  const int next = formats ? 2 : 1;
+  const double budget = argc > next ? std::atof(argv[next]) : 0.3;
+  if (formats) {
+    bitalloc::bench_all_formats(budget);
+    return 0;
+  }
   bitalloc::bench_cpu(budget);
   bitalloc::bench_gpu(budget);
   return 0;

@@ -13,10 +13,11 @@ namespace {
 using gpu_check::expect;
 
 void check_fake_quantize(const at::Tensor& x, const char* what) {
-  for (const FormatKind kind : {FormatKind::kBf16, FormatKind::kFp8E4m3, FormatKind::kNvfp4}) {
-    const at::Tensor cpu = fake_quantize(x, Format{kind}, 448);
+  for (const char* name : {"bf16", "fp8_e4m3", "nvfp4", "int4[group=32,axis=channel]", "mxfp4"}) {
+    const Format format = *parse_format(name);
+    const at::Tensor cpu = fake_quantize(x, format, 448);
     // Moving a view keeps its strides only if it is dense: slice after moving.
-    expect(at::equal(fake_quantize(x.to(at::kCUDA), Format{kind}, 448).to(at::kCPU), cpu),
+    expect(at::equal(fake_quantize(x.to(at::kCUDA), format, 448).to(at::kCPU), cpu),
            std::string("fake_quantize of ") + what);
   }
 }
@@ -34,6 +35,8 @@ int run() {
          "fake_quantize of a slice");
   expect(absolute_max(fused.to(at::kCUDA)).item<float>() == absolute_max(fused).item<float>(),
          "absolute_max");
+  const at::Tensor rows = at::randn({9, 5, 64}).to(at::kBFloat16);
+  expect(at::equal(hadamard(rows.to(at::kCUDA)).to(at::kCPU), hadamard(rows)), "hadamard");
   const at::Tensor reference = at::randn({5, 3001}) * 3;
   const at::Tensor trial = reference + at::randn({4, 5, 3001}) * 0.2;
   expect(at::allclose(kl_rows(reference.to(at::kCUDA), trial.to(at::kCUDA)).to(at::kCPU),

@@ -1,5 +1,8 @@
 #include "kernels/formats/catalogue.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 namespace bitalloc {
@@ -76,6 +79,14 @@ FormatRow affine_row(FormatKind kind, const char* name, const char* served_by,
           .granularity = "group along head_dim, or along the tokens of a channel",
           .served_by = served_by,
           .description = description};
+}
+
+std::string choices_text(const ParameterUse& use) {
+  const auto& values = use.parameter->values;
+  return fmt::format("{}={}", use.parameter->name,
+                     use.most > 0     ? fmt::format("1…{}", use.most)
+                     : values.empty() ? fmt::format("{}", fmt::join(use.numbers, "|"))
+                                      : fmt::format("{}", fmt::join(values, "|")));
 }
 
 std::vector<FormatRow> rows() {
@@ -187,6 +198,12 @@ const FormatRow& catalogue_row(FormatKind kind) {
     if (row.kind == kind) return row;
   }
   check_failed(__FILE__, __LINE__, "kind has a row", "a format kind without a row");
+}
+
+std::vector<std::string> parameter_choices(const FormatRow& row) {
+  std::vector<std::string> choices;
+  for (const ParameterUse& use : row.parameters) choices.push_back(choices_text(use));
+  return choices;
 }
 
 bool has_parameter(FormatKind kind, const std::string& name) {

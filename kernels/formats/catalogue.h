@@ -38,6 +38,8 @@ struct FormatRow {
 
 const std::vector<FormatRow>& format_catalogue();
 const FormatRow& catalogue_row(FormatKind kind);
+// For people: "encoding=served|modelopt", the default first.
+std::vector<std::string> parameter_choices(const FormatRow& row);
 bool has_parameter(FormatKind kind, const std::string& name);
 
 }  // namespace bitalloc

@@ -1,7 +1,5 @@
 // Every format of the catalogue: against other people's packages (tests/oracle/
 // make_catalogue_cases.py says whose), and the fast loops against the plain one.
-#include "kernels/formats/catalogue.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <map>
 #include <random>
 
+#include "kernels/formats/variants.h"
 #include "kernels/oracle_cases.h"
 
 namespace bitalloc {
@@ -23,27 +22,6 @@ Format format_of(const std::string& name) {
   const auto format = parse_format(name);
   EXPECT_TRUE(format.ok()) << name;
   return *format;
-}
-
-// Every kind with every value of every parameter that its numerics know, one at a time.
-std::vector<std::string> every_variant() {
-  std::vector<std::string> names;
-  for (const FormatRow& row : format_catalogue()) {
-    names.push_back(row.name);
-    for (const ParameterUse& use : row.parameters) {
-      const std::string parameter = use.parameter->name;
-      if (parameter == "rotate" || parameter == "see" || use.most > 0) continue;
-      const auto add = [&](uint32_t value) {
-        Format format;
-        format.kind = row.kind;
-        use.parameter->set(format, value);
-        names.push_back(format_name(format));
-      };
-      for (uint32_t i = 1; i < use.parameter->values.size(); ++i) add(i);
-      for (size_t i = 1; i < use.numbers.size(); ++i) add(use.numbers[i]);
-    }
-  }
-  return names;
 }
 
 // ---- the oracles ----

@@ -28,15 +28,6 @@ Result<const FormatRow*> find_row(std::string_view name) {
   return unusable(fmt::format("unknown format '{}'; there are {}", name, fmt::join(known, ", ")));
 }
 
-// What a parameter may be, for messages.
-std::string choices_text(const ParameterUse& use) {
-  const auto& values = use.parameter->values;
-  return fmt::format("{}={}", use.parameter->name,
-                     use.most > 0     ? fmt::format("1…{}", use.most)
-                     : values.empty() ? fmt::format("{}", fmt::join(use.numbers, "|"))
-                                      : fmt::format("{}", fmt::join(values, "|")));
-}
-
 // The value of a text, as it stands in Format.
 std::optional<uint32_t> value_of(const ParameterUse& use, std::string_view text) {
   const auto& names = use.parameter->values;
@@ -61,8 +52,7 @@ Status apply_parameter(const FormatRow& row, std::string_view text, Format& form
     use.parameter->set(format, *value);
     return {};
   }
-  std::vector<std::string> choices;
-  for (const ParameterUse& use : row.parameters) choices.push_back(choices_text(use));
+  const std::vector<std::string> choices = parameter_choices(row);
   return unusable(fmt::format("format '{}' has no parameter '{}'", row.name, text),
                   choices.empty() ? fmt::format("{} has no parameters", row.name)
                                   : fmt::format("parameters: {}", fmt::join(choices, "; ")));
@@ -70,6 +60,10 @@ Status apply_parameter(const FormatRow& row, std::string_view text, Format& form
 
 // Parameters that only go together with others.
 Status check_together(const Format& format, std::string_view text) {
+  if (format.granularity == Granularity::kTokenHead && format.scale == ScalePolicy::kCalibrated) {
+    return unusable(fmt::format("format '{}': a token's own scale is not calibrated", text),
+                    "leave out scale=calibrated or granularity=token_head");
+  }
   const bool channels = format.axis == Axis::kChannel;
   const Visibility rule = visibility_of(format);
   if (channels && (rule.see == See::kWindow || rule.see == See::kAfterPrefill)) {

@@ -36,9 +36,11 @@ TEST(Format, WindowsCostBits) {
 }
 
 TEST(Format, ParametersThatDoNotGoTogetherAreRefused) {
-  for (const char* name : {"int4[axis=channel,see=window]", "int4[axis=channel,see=kivi,window=96]",
-                           "int4[see=after_prefill]", "int4[window=64]", "int4[group=48]",
-                           "int4[see=window,window=0]", "int4[see=window,window=-1]"}) {
+  for (const char* name :
+       {"int4[axis=channel,see=window]", "int4[axis=channel,see=kivi,window=96]",
+        "int4[see=after_prefill]", "fp8[scale=calibrated,granularity=token_head]",
+        "int4[window=64]", "int4[group=48]", "int4[see=window,window=0]",
+        "int4[see=window,window=-1]"}) {
     EXPECT_FALSE(parse_format(name).ok()) << name;
   }
   EXPECT_EQ(format_name(*parse_format("int4[group=64,see=window,window=128]")), "int4[see=window]");

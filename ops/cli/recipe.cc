@@ -130,7 +130,9 @@ Result<Recipe> read_recipe(const YAML::Node& root, const std::string& file) {
 }
 
 void apply_policies(const Recipe& recipe, Format& format) {
-  if (has_parameter(format.kind, "scale") && recipe.scale_policy != ScalePolicy::kConstant) {
+  const bool own_scales = format.granularity == Granularity::kTokenHead;
+  if (has_parameter(format.kind, "scale") && !own_scales &&
+      recipe.scale_policy != ScalePolicy::kConstant) {
     format.scale = recipe.scale_policy;
   }
   if (format.kind == FormatKind::kNvfp4 && recipe.encoding != Encoding::kServed) {

@@ -1,7 +1,9 @@
 // What there is: formats, recipes, recipe show, recipe check.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
+#include <map>
 #include <memory>
 
 #include "common/files.h"
@@ -14,6 +16,20 @@ namespace {
 
 constexpr int64_t kHeadDim = 128;  // that costs are shown for
 
+// Formats with the same parameters on one line.
+std::string parameters_text() {
+  std::map<std::string, std::string> formats;
+  for (const FormatRow& format : format_catalogue()) {
+    const auto choices = parameter_choices(format);
+    if (choices.empty()) continue;
+    std::string& names = formats[fmt::format("{}", fmt::join(choices, "  "))];
+    names += (names.empty() ? "" : ", ") + std::string(format.name);
+  }
+  std::string text = "parameters, as in int4[group=32,axis=channel], the default first:";
+  for (const auto& [choices, names] : formats) text += "\n" + names + "\n  " + choices;
+  return text;
+}
+
 Result<int> formats(const Context& context) {
   Json rows = Json::array();
   Table table({{"format"}, {"bits", Table::Align::kRight}, {"scales"}, {"served by"}, {"what"}});
@@ -23,6 +39,7 @@ Result<int> formats(const Context& context) {
     table.add({name, bits_text(bits), format.granularity, format.served_by, format.description});
     rows.push_back({{"format", name},
                     {"bits_per_element", bits},
+                    {"parameters", parameter_choices(format)},
                     {"granularity", format.granularity},
                     {"served_by", format.served_by},
                     {"description", format.description}});
@@ -31,6 +48,7 @@ Result<int> formats(const Context& context) {
     print_json(rows);
   } else {
     print_line(context, table.text());
+    print_line(context, parameters_text());
   }
   return kExitOk;
 }
