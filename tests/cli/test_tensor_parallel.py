@@ -47,7 +47,7 @@ def wait_for_units(cli, count):
         if units["done"] >= count:
             assert units["done"] < units["total"], "the search ended before its fault: make it longer"
             return
-        time.sleep(0.05)
+        time.sleep(0.2)
     raise AssertionError(f"no {count} units within 300 s")
 
 
