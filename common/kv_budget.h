@@ -20,11 +20,14 @@ struct KvLoad {
 
 // A load that must fit into so many bytes on every rank.
 struct KvBudget {
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // of cache on a rank
   KvLoad load;
+  // Instead of `bytes`: of a whole GPU, weights included. 0: not said.
+  int64_t gpu_bytes = 0;
 };
 
-// {"memory_bytes", "context", "sequences", "tp", "block_tokens"}; the last three may be left out.
+// {"memory_bytes" or "gpu_memory_bytes", "context", "sequences", "tp", "block_tokens"}; the last
+// three may be left out.
 Json to_json(const KvBudget& budget);
 // Errors: kInvalidArgument naming the field; the numbers' bounds are those of kv_memory.h.
 Result<KvBudget> kv_budget_from_json(const Json& json, const std::string& where);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/bytes_text.h"
 #include "common/tensor_parallel.h"
 
 namespace bitalloc {
@@ -73,6 +74,32 @@ Status validate(const KvLoad& load, const SearchSpec& spec) {
 Status validate(const KvBudget& budget, const SearchSpec& spec) {
   BA_RETURN_IF_ERROR(in_range(budget.bytes, 1, kMaxBytes, "memory"));
   return validate(budget.load, spec);
+}
+
+int64_t weight_bytes(const ModelRef& model, int64_t ranks) {
+  constexpr int64_t kBfloat16Bytes = 2;
+  return ceil_div(model.parameters * kBfloat16Bytes, ranks);
+}
+
+Result<KvBudget> cache_budget(const KvBudget& budget, const SearchSpec& spec) {
+  BA_RETURN_IF_ERROR(validate(budget.load, spec));
+  KvBudget resolved = budget;
+  if (budget.gpu_bytes > 0) {
+    if (spec.model.parameters == 0) {
+      return unsupported("the search does not say how many parameters its model has", "memory",
+                         "give the bytes that are left for the cache: --memory");
+    }
+    const int64_t weights = weight_bytes(spec.model, budget.load.tensor_parallel);
+    resolved.bytes = budget.gpu_bytes - weights;
+    if (resolved.bytes <= 0) {
+      return infeasible(fmt::format("the weights take {} of the {} on a rank: nothing is left for "
+                                    "the cache",
+                                    bytes_text(weights), bytes_text(budget.gpu_bytes)),
+                        "memory", "share them among more ranks: --serve-tp");
+    }
+  }
+  BA_RETURN_IF_ERROR(validate(resolved, spec));
+  return resolved;
 }
 
 int64_t kv_tokens(const KvLoad& load, int64_t window) {

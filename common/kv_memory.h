@@ -26,6 +26,13 @@ namespace bitalloc {
 Status validate(const KvLoad& load, const SearchSpec& spec);
 Status validate(const KvBudget& budget, const SearchSpec& spec);
 
+// Bytes of weights on one rank, served in bfloat16 and shared evenly; 0: the spec does not say.
+int64_t weight_bytes(const ModelRef& model, int64_t ranks);
+// The budget with `bytes` said: where it is one of a whole GPU, what the weights leave of it.
+// Errors: kUnsupported when the spec does not say how many parameters there are, kInfeasible when
+// the weights leave nothing ("memory"), and those of validate().
+Result<KvBudget> cache_budget(const KvBudget& budget, const SearchSpec& spec);
+
 // Tokens of cache that a layer holds for all sequences, whole blocks. `window`: tokens that a query
 // of the layer sees, 0 for all.
 int64_t kv_tokens(const KvLoad& load, int64_t window);

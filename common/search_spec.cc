@@ -54,6 +54,7 @@ Status validate_counts(const SearchSpec& spec) {
 Status validate_cache_shape(const ModelRef& model) {
   BA_RETURN_IF_ERROR(in_range(model.num_kv_heads, 0, int64_t{1} << 16, "model.num_kv_heads"));
   BA_RETURN_IF_ERROR(in_range(model.head_dim, 0, int64_t{1} << 16, "model.head_dim"));
+  BA_RETURN_IF_ERROR(in_range(model.parameters, 0, int64_t{1} << 45, "model.parameters"));
   if (!model.sliding_window.empty() && std::ssize(model.sliding_window) != model.num_layers) {
     return invalid_argument("model.sliding_window does not hold one number a layer",
                             "model.sliding_window");
@@ -111,6 +112,7 @@ Json model_to_json(const ModelRef& model) {
           {"vocab_size", model.vocab_size},
           {"num_kv_heads", model.num_kv_heads},
           {"head_dim", model.head_dim},
+          {"parameters", model.parameters},
           {"sliding_window", model.sliding_window}};
 }
 
@@ -125,6 +127,7 @@ Result<ModelRef> model_from_json(const Json& json) {
   BA_ASSIGN_OR_RETURN(model.num_layers, json_field<int64_t>(json, "num_layers", where));
   BA_ASSIGN_OR_RETURN(model.vocab_size, json_field<int64_t>(json, "vocab_size", where));
   BA_ASSIGN_OR_RETURN(model.num_kv_heads, json_field_or<int64_t>(json, "num_kv_heads", where, 0));
+  BA_ASSIGN_OR_RETURN(model.parameters, json_field_or<int64_t>(json, "parameters", where, 0));
   BA_ASSIGN_OR_RETURN(model.head_dim, json_field_or<int64_t>(json, "head_dim", where, 0));
   BA_ASSIGN_OR_RETURN(model.sliding_window,
                       json_field_or<std::vector<int64_t>>(json, "sliding_window", where, {}));

@@ -27,6 +27,7 @@ struct ModelRef {
   // searches of releases that did not write them.
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
+  int64_t parameters = 0;  // tied ones counted once
   std::vector<int64_t> sliding_window =
       {};  // [layers] tokens a query sees, 0 = all; empty: all of 0
 };

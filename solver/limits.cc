@@ -259,8 +259,8 @@ Status check_fits(const SearchSpec& spec, const std::vector<Candidate>& smallest
                   longest_context(spec, smallest, budget)));
 }
 
-Result<Row> memory_row(const SearchSpec& spec, const Choices& choices, const KvBudget& budget) {
-  BA_RETURN_IF_ERROR(validate(budget, spec));
+Result<Row> memory_row(const SearchSpec& spec, const Choices& choices, const KvBudget& asked) {
+  BA_ASSIGN_OR_RETURN(const KvBudget budget, cache_budget(asked, spec));
   if (choices.size() != spec.sites.size()) {
     return unavailable("some sites have no score yet, so their memory is not decided", "memory");
   }
@@ -365,15 +365,20 @@ Result<Constraints> make_constraints(const SearchSpec& spec, const Choices& choi
   return constraints;
 }
 
-Status check_memory(const SearchSpec& spec, const KvBudget& budget) {
-  BA_RETURN_IF_ERROR(validate(budget, spec));
+Status check_memory(const SearchSpec& spec, const KvBudget& asked) {
+  BA_ASSIGN_OR_RETURN(const KvBudget budget, cache_budget(asked, spec));
   const std::vector<std::vector<Candidate>> candidates(spec.sites.size(), spec.candidates);
   return check_fits(spec, smallest_candidates(spec, candidates), budget);
 }
 
 Json memory_json(const SearchSpec& spec, const std::vector<Candidate>& chosen,
-                 const KvBudget& budget) {
+                 const KvBudget& asked) {
+  // Whoever is here has solved within it.
+  const KvBudget budget = cache_budget(asked, spec).value();
   Json json = to_json(budget);
+  if (budget.gpu_bytes > 0) {
+    json["weight_bytes"] = weight_bytes(spec.model, budget.load.tensor_parallel);
+  }
   json["kv_bytes"] = assignment_kv_bytes(spec, chosen, budget.load);
   json["most_sequences"] = most_sequences(spec, chosen, budget);
   json["longest_context"] = longest_context(spec, chosen, budget);

@@ -98,21 +98,27 @@ void add_memory_options(CLI::App* command, MemoryFlags& flags) {
   CLI::Option* memory =
       command->add_option("--memory", flags.memory,
                           "budget: bytes of KV cache on each rank, e.g. 8GiB (with --context)");
+  CLI::Option* gpu_memory =
+      command
+          ->add_option("--gpu-memory", flags.gpu_memory,
+                       "budget: bytes of a whole GPU, e.g. 80GB; the cache gets what bf16 weights "
+                       "leave (with --context)")
+          ->excludes(memory);
+  command->add_option("--gpu-utilization", flags.utilization, "share of --gpu-memory to use")
+      ->needs(gpu_memory)
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
   command->add_option("--context", flags.context, "tokens a sequence that the memory must hold")
-      ->needs(memory)
       ->check(CLI::PositiveNumber);
-  command->add_option("--serve-tp", flags.ranks, "ranks that share the cache where it is served")
-      ->needs(memory)
+  command->add_option("--serve-tp", flags.ranks, "ranks that share weights and cache when served")
       ->capture_default_str();
   command->add_option("--block-tokens", flags.block_tokens, "tokens a block of the paged cache")
-      ->needs(memory)
       ->capture_default_str();
 }
 
 void add_limit_options(CLI::App* command, LimitFlags& flags) {
   add_memory_options(command, flags.memory);
   command->add_option("--sequences", flags.memory.sequences, "at the same time in the memory")
-      ->needs(command->get_option("--memory"))
       ->check(CLI::PositiveNumber);
   command->add_option("--exclude", flags.exclude, "SITE=CANDIDATE not to take (*: every site)")
       ->allow_extra_args(false);
@@ -129,13 +135,24 @@ void add_limit_options(CLI::App* command, LimitFlags& flags) {
 }
 
 Result<std::optional<KvBudget>> memory_budget(const MemoryFlags& flags) {
-  if (flags.memory.empty()) return std::optional<KvBudget>();
+  const bool whole_gpu = !flags.gpu_memory.empty();
+  if (!flags.asked()) {
+    if (flags.context == 0) return std::optional<KvBudget>();
+    return invalid_argument("--context is of a cache in memory, and there is no such budget",
+                            "--context", "add --memory or --gpu-memory");
+  }
   if (flags.context == 0) {
-    return invalid_argument("--memory needs --context: tokens a sequence", "--context",
-                            "e.g. --memory 8GiB --context 32768 --sequences 16");
+    return invalid_argument(fmt::format("{} needs --context: tokens a sequence",
+                                        whole_gpu ? "--gpu-memory" : "--memory"),
+                            "--context", "e.g. --memory 8GiB --context 32768 --sequences 16");
   }
   KvBudget budget;
-  BA_ASSIGN_OR_RETURN(budget.bytes, parse_size(flags.memory, "--memory"));
+  if (whole_gpu) {
+    BA_ASSIGN_OR_RETURN(const int64_t all, parse_size(flags.gpu_memory, "--gpu-memory"));
+    budget.gpu_bytes = static_cast<int64_t>(static_cast<double>(all) * flags.utilization);
+  } else {
+    BA_ASSIGN_OR_RETURN(budget.bytes, parse_size(flags.memory, "--memory"));
+  }
   budget.load.context = flags.context;
   budget.load.sequences = std::max<int64_t>(1, flags.sequences);
   budget.load.tensor_parallel = flags.ranks;
@@ -162,6 +179,10 @@ Result<Limits> read_limits(const LimitFlags& flags) {
   }
   BA_ASSIGN_OR_RETURN(const auto memory, memory_budget(flags.memory));
   if (memory) limits.memory = memory;
+  if (flags.memory.sequences > 0 && !limits.memory) {
+    return invalid_argument("--sequences is of a cache in memory, and there is no such budget",
+                            "--sequences", "add --memory or --gpu-memory, and --context");
+  }
   for (const std::string& text : flags.exclude) {
     BA_ASSIGN_OR_RETURN(SiteRule rule, parse_site_rule(text, "--exclude"));
     limits.exclude.push_back(std::move(rule));

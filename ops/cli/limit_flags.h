@@ -12,7 +12,10 @@
 namespace bitalloc::cli {
 
 struct MemoryFlags {
-  std::string memory;  // "8GiB"; empty: no such budget
+  std::string memory;      // "8GiB"; empty: no such budget
+  std::string gpu_memory;  // the same of a whole GPU, weights included
+  double utilization = 0.9;
+  bool asked() const { return !memory.empty() || !gpu_memory.empty(); }
   int64_t context = 0;
   int64_t sequences = 0;  // 0: 1
   int64_t ranks = 1;

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/formats/format.h"
 #include "common/json.h"
 #include "common/status.h"
+#include "kernels/formats/format.h"
 
 namespace bitalloc::cli {
 

@@ -70,7 +70,7 @@ Result<Recipe> recipe_with_flags(const SearchFlags& flags) {
   if (!flags.bits.empty()) {
     BA_ASSIGN_OR_RETURN(recipe.effective_bits, parse_bits(flags.bits, "--bits"));
   }
-  if (flags.sequences > 0 && flags.memory.memory.empty()) recipe.sequences = flags.sequences;
+  if (flags.sequences > 0 && !flags.memory.asked()) recipe.sequences = flags.sequences;
   if (flags.score_sequences > 0) recipe.sequences = flags.score_sequences;
   if (flags.length > 0) recipe.length = flags.length;
   for (const std::string& pattern : flags.disabled_layers) {
@@ -99,6 +99,7 @@ ModelRef model_ref(const ModelFiles& files) {
   model.vocab_size = files.config.vocab_size;
   model.num_kv_heads = files.config.num_kv_heads;
   model.head_dim = files.config.head_dim;
+  model.parameters = files.parameters;
   const auto& windows = files.config.sliding_window;
   const bool slides = std::any_of(windows.begin(), windows.end(), [](int64_t w) { return w > 0; });
   if (slides) model.sliding_window = windows;
