@@ -111,13 +111,21 @@ int64_t kv_tokens(const KvLoad& load, int64_t window) {
 
 namespace {
 
+// The most tokens of a sequence that are exact at once on its way to `context` tokens: now, or just
+// before the last time that some were stored.
+int64_t most_exact_tokens(const Format& format, Side side, int64_t context) {
+  const Visibility rule = visibility_of(format);
+  const int64_t now = exact_tokens(rule, side, context);
+  return std::max(now, exact_tokens(rule, side, std::max<int64_t>(0, context - now - 1)));
+}
+
 // Blocks of stored tokens; what a format keeps exact of a sequence takes the difference more.
 int64_t side_bytes(const ModelRef& model, int64_t width, const Format& format, Side side,
                    const KvLoad& load, int64_t window) {
   const int64_t row = row_bytes(model, width, format, load.tensor_parallel);
   const int64_t exact_row = row_bytes(model, width, Format(), load.tensor_parallel);
   const int64_t held = window > 0 ? std::min(window, load.context) : load.context;
-  const int64_t exact = exact_tokens(visibility_of(format), side, held);
+  const int64_t exact = std::min(held, most_exact_tokens(format, side, load.context));
   return kv_tokens(load, window) * row + load.sequences * exact * (exact_row - row);
 }
 

@@ -4,7 +4,9 @@
 // vLLM, SGLang and TensorRT-LLM. A token takes, a KV head, the whole bytes of one row of K and one
 // of V, block scales included. Under tensor parallelism a rank holds its share of the KV heads, or,
 // when there are fewer heads than ranks, one of them (so heads are stored more than once). A layer
-// with a sliding window keeps the blocks that the newest `window` tokens touch.
+// with a sliding window keeps the blocks that the newest `window` tokens touch. Of a format that
+// keeps tokens exact for a while, the most that are so at once on the way to `context` tokens are
+// counted: a cache that holds them at the end only could not get there.
 //
 // Plain functions; thread-safe.
 #pragma once

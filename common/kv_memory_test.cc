@@ -33,16 +33,53 @@ TEST(KvMemory, LlamaOf8BillionTakes128KiBAToken) {
   EXPECT_EQ(assignment_kv_bytes(spec, uniform(spec, "fp8/nvfp4"), load), 25 * kGiB);
 }
 
-// KIVI at 300 tokens, on every one of 8 heads and 32 layers: keys 256 of 3 bits (48 bytes a row of
-// 128) and 44 exact (256 bytes), values 172 stored and 128 exact; 304 tokens in blocks of 16.
+// KIVI on every one of 8 heads and 32 layers; a stored row of 128 takes 3 bits an element (48
+// bytes), an exact one 256 bytes. Values keep 128 exact. Keys are stored 128 at a time: 127 are
+// exact just before, 100 at most in a sequence of 100. 300 tokens are 304 in blocks of 16.
 TEST(KvMemory, ExactTokensTakeTheirBytes) {
   const SearchSpec spec = llama_8b();
   const int64_t rows = 32 * 8;
-  EXPECT_EQ(assignment_kv_bytes(spec, uniform(spec, "kivi2"), {.context = 300}),
-            rows * (2 * 304 * 48 + (44 + 128) * (256 - 48)));
+  const auto kivi = [&](int64_t context) {
+    return assignment_kv_bytes(spec, uniform(spec, "kivi2"), {.context = context});
+  };
+  EXPECT_EQ(kivi(300), rows * (2 * 304 * 48 + (127 + 128) * (256 - 48)));
+  EXPECT_EQ(kivi(256), rows * (2 * 256 * 48 + (127 + 128) * (256 - 48)));
+  EXPECT_EQ(kivi(100), rows * (2 * 112 * 48 + (100 + 100) * (256 - 48)));
   EXPECT_EQ(assignment_kv_bytes(spec, uniform(spec, "nvfp4[see=window,window=64]"),
                                 {.context = 320, .sequences = 3}),
             3 * rows * 2 * (320 * 72 + 64 * (256 - 72)));
+}
+
+// A cache of KIVI's takes less at 256 tokens than at 255: to get there, it must hold those.
+TEST(KvMemory, NoLongerContextTakesLess) {
+  const SearchSpec spec = llama_8b();
+  for (const char* name :
+       {"kivi2", "nvfp4[see=window,window=40]", "int4[see=after_prefill,prefill=50,window=32]"}) {
+    int64_t last = 0;
+    for (int64_t context = 1; context <= 400; ++context) {
+      const int64_t bytes =
+          assignment_kv_bytes(spec, uniform(spec, name), {.context = context, .block_tokens = 1});
+      EXPECT_GE(bytes, last) << name << " at " << context;
+      last = bytes;
+    }
+  }
+  const KvLoad at_256{.context = 256};
+  const std::vector<Candidate> kivi = uniform(spec, "kivi2");
+  const KvBudget budget{assignment_kv_bytes(spec, kivi, at_256), at_256};
+  EXPECT_EQ(longest_context(spec, kivi, budget), 256);
+}
+
+// Layers that keep the newest 512 tokens, at 1000: KIVI's keys were stored 128 at a time from the
+// sequence's first token on, so that 104 are exact now and 127 were before.
+TEST(KvMemory, ExactTokensOfASlidingWindow) {
+  SearchSpec spec = llama_8b();
+  spec.model.sliding_window.assign(32, 512);
+  const int64_t stored = 32 * 8 * 2 * 33 * 16 * 48;  // 33 blocks of 16
+  EXPECT_EQ(assignment_kv_bytes(spec, uniform(spec, "kivi2"), {.context = 1000}),
+            stored + 32 * 8 * (127 + 128) * (256 - 48));
+  spec.model.sliding_window.assign(32, 20);  // all of them are exact
+  EXPECT_EQ(assignment_kv_bytes(spec, uniform(spec, "kivi2"), {.context = 1000}),
+            32 * 8 * 2 * (3 * 16 * 48 + 20 * (256 - 48)));
 }
 
 TEST(KvMemory, RanksShareTheHeadsAndThenStoreThemAgain) {

@@ -43,12 +43,21 @@ bool has_masks(const NetworkShape& network, const BatchShape& batch) {
   return batch.irregular || (network.window > 0 && network.window < batch.tokens);
 }
 
-constexpr int64_t kMixedTileBytes = int64_t{1} << 20;  // of float32 scores
-// Scores twice, weights, and weights of stored and of exact values with what they are made from.
-constexpr int64_t kMixedTilesAtOnce = 6;
+// Float32 scores of a tile of mixed attention: in a core's cache; on GPUs enough for its kernels to
+// take longer than their launch.
+constexpr int64_t kCpuMixedTileBytes = int64_t{1} << 20;
+constexpr int64_t kGpuMixedTileBytes = int64_t{64} << 20;
+// Scores against stored and exact keys, mixed ones, all of them in one; then no more: weights, and
+// those of mixed values twice. A tile's worth of booleans.
+constexpr int64_t kMixedTilesAtOnce = 5;
 
-int64_t mixed_row_bytes(int64_t tokens, int64_t queries_per_kv_head) {
-  return tokens * queries_per_kv_head * kFloat;
+int64_t mixed_row_bytes(const MixedShape& shape) {
+  return shape.tokens * shape.queries_per_kv_head * kFloat;
+}
+
+MixedShape mixed_shape(const NetworkShape& network, int64_t tokens) {
+  return {tokens, network.num_kv_heads, network.num_heads / network.num_kv_heads, network.head_dim,
+          network.on_cpu};
 }
 
 // Masks, and on GPUs the scores of attention kernels that keep them: float32 and masked inputs.
@@ -56,9 +65,7 @@ int64_t attention_extra_bytes(const NetworkShape& network, const BatchShape& bat
                               int64_t sequences) {
   const int64_t squared = batch.tokens * batch.tokens;
   const bool masked = has_masks(network, batch);
-  const int64_t mixed =
-      batch.mixed ? mixed_attention_bytes(batch.tokens, network.num_heads / network.num_kv_heads)
-                  : 0;
+  const int64_t mixed = batch.mixed ? mixed_attention_bytes(mixed_shape(network, batch.tokens)) : 0;
   if (!network.on_cpu && (masked || network.element_bytes == kFloat)) {
     return mixed + 3 * sequences * network.num_heads * squared * kFloat;
   }
@@ -266,13 +273,23 @@ int64_t qkv_bytes(const NetworkShape& network, int64_t tokens) {
   return tokens * (q_width(network) + 2 * kv_width(network)) * network.element_bytes;
 }
 
-int64_t mixed_tile_queries(int64_t tokens, int64_t queries_per_kv_head) {
-  return std::max<int64_t>(1, kMixedTileBytes / mixed_row_bytes(tokens, queries_per_kv_head));
+MixedTile mixed_tile(const MixedShape& shape) {
+  const int64_t row = mixed_row_bytes(shape);
+  const int64_t most = shape.on_cpu ? kCpuMixedTileBytes : kGpuMixedTileBytes;
+  MixedTile tile;
+  tile.queries = std::clamp<int64_t>(most / row, 1, shape.tokens);
+  if (!shape.on_cpu) {
+    tile.kv_heads = std::clamp<int64_t>(most / (row * tile.queries), 1, shape.kv_heads);
+  }
+  return tile;
 }
 
-int64_t mixed_attention_bytes(int64_t tokens, int64_t queries_per_kv_head) {
-  return kMixedTilesAtOnce *
-         std::max(kMixedTileBytes, mixed_row_bytes(tokens, queries_per_kv_head));
+int64_t mixed_attention_bytes(const MixedShape& shape) {
+  const MixedTile tile = mixed_tile(shape);
+  const int64_t scores = mixed_row_bytes(shape) * tile.queries;
+  // Queries, and two sums; a side's keys or values, and in float32 those that are looked at.
+  const int64_t rows = 3 * shape.queries_per_kv_head * tile.queries + 2 * shape.tokens;
+  return tile.kv_heads * (kMixedTilesAtOnce * scores + rows * shape.head_dim * kFloat);
 }
 
 int64_t layer_bytes(const NetworkShape& network, const BatchShape& batch, int64_t sequences) {

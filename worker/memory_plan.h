@@ -54,10 +54,22 @@ int64_t sequences_per_chunk(bool on_cpu, int64_t length, int64_t sequences);
 // Trials stacked into one pass of a chunk of so many tokens. A power of two on CPUs, so that
 // candidates cut at a multiple are stacked as in the whole.
 int64_t trials_per_stack(const NetworkShape& network, int64_t chunk_tokens);
-// Queries that mixed_attention works on at once, of one KV head; and the most bytes that it takes
-// beside its arguments and its result. queries_per_kv_head: num_heads / num_kv_heads.
-int64_t mixed_tile_queries(int64_t tokens, int64_t queries_per_kv_head);
-int64_t mixed_attention_bytes(int64_t tokens, int64_t queries_per_kv_head);
+// A call of mixed_attention on one sequence.
+struct MixedShape {
+  int64_t tokens = 0;
+  int64_t kv_heads = 0;
+  int64_t queries_per_kv_head = 0;  // num_heads / num_kv_heads
+  int64_t head_dim = 0;
+  bool on_cpu = true;
+};
+// What it works on at once.
+struct MixedTile {
+  int64_t kv_heads = 1;
+  int64_t queries = 1;
+};
+MixedTile mixed_tile(const MixedShape& shape);
+// The most bytes that it takes beside its arguments and its result.
+int64_t mixed_attention_bytes(const MixedShape& shape);
 // Rows of the largest tile of logits.
 int64_t tile_rows(const NetworkShape& network);
 
