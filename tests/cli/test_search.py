@@ -66,6 +66,13 @@ def wait_for_units(cli, count):
     pytest.fail(f"no {count} units within 300 s")
 
 
+def wait_for_the_middle(cli):
+    """Until some units are done and some are not, and how many are."""
+    done = wait_for_units(cli, 4)
+    assert done < TOTAL, "the search ended before its fault: make it longer"
+    return done
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A home whose search has run without any trouble, and what `search --json` printed."""
@@ -184,7 +191,7 @@ def test_checkpoint_of_something_else_is_refused(finished, tmp_path):
 def test_interrupted_and_resumed(finished, tmp_path):
     cli = CommandLine(tmp_path / "home")
     first = cli.start(*search_arguments(finished.model))
-    done = wait_for_units(cli, 4)
+    done = wait_for_the_middle(cli)
     first.send_signal(signal.SIGINT)
     said = first.communicate(timeout=120)
     assert first.returncode == 130, said
@@ -197,7 +204,7 @@ def test_interrupted_and_resumed(finished, tmp_path):
 def test_an_interrupted_search_does_not_hold_up_the_next(finished, tmp_path):
     cli = CommandLine(tmp_path / "home")
     first = cli.start(*search_arguments(finished.model))
-    wait_for_units(cli, 4)
+    wait_for_the_middle(cli)
     first.send_signal(signal.SIGKILL)
     first.communicate()
     other = ["search", "--model", finished.model, "--data", HELD_OUT, "--sequences", 2,
@@ -212,7 +219,7 @@ def test_killed_half_way(finished, tmp_path, part):
     """kill -9: the search goes on by itself (after the command's own death, with it again)."""
     cli = CommandLine(tmp_path / "home")
     running = cli.start(*search_arguments(finished.model, "--json"))
-    done = wait_for_units(cli, 4)
+    done = wait_for_the_middle(cli)
     now = service(cli)
     victim = {"command": running.pid, "supervisor": now["pid"]}.get(part) or now["processes"][part]
     os.kill(victim, signal.SIGKILL)

@@ -76,7 +76,8 @@ class LocalSearch:
         """Its id, once it runs."""
         def found():
             assert self.command.poll() is None, "the search was over before its faults were made"
-            return self.service()["processes"].get(part) or None
+            service = self.service()
+            return (service.get("pid") if part == "supervisor" else service["processes"].get(part)) or None
         return wait_until(found, f"{part} runs")
 
     def done(self):
@@ -108,8 +109,7 @@ def test_local_mode(tmp_path, oracle):
                 search.command.communicate()
                 search.start()
             else:
-                victim = search.service()["pid"] if part == "supervisor" else search.process(part)
-                os.kill(victim, signal.SIGKILL)
+                os.kill(search.process(part), signal.SIGKILL)
 
         for _ in range(repeat(1, 3)):
             search.fault(row, kill)
