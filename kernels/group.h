@@ -78,6 +78,7 @@ class ScalarGroup {
   template <typename F, typename... Scalars>
   BA_HOST_DEVICE float sum(F f, Scalars... scalars) const {
     float sums[kLongestGroup];
+    sums[0] = 0.0f;
     for (int i = 0; i < size_; ++i) sums[i] = f(values_[i], scalars...);
     for (int step = 1; step < size_; step *= 2) {
       for (int i = 0; i + step < size_; i += 2 * step) sums[i] += sums[i + step];
