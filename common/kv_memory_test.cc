@@ -82,6 +82,20 @@ TEST(KvMemory, ExactTokensOfASlidingWindow) {
             32 * 8 * 2 * (3 * 16 * 48 + 20 * (256 - 48)));
 }
 
+// 8 billion parameters of 2 bytes on two ranks leave 4 of 12 GB of each.
+TEST(KvMemory, WeightsLeaveTheRestOfAGpu) {
+  SearchSpec spec = llama_8b();
+  const KvBudget asked{0, {.context = 100, .tensor_parallel = 2}, 12'000'000'000};
+  const auto unknown = cache_budget(asked, spec);
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.error().code, ErrorCode::kUnsupported);
+  spec.model.parameters = 8'000'000'000;
+  EXPECT_EQ(cache_budget(asked, spec)->bytes, 4'000'000'000);
+  KvBudget one = asked;
+  one.load.tensor_parallel = 1;
+  EXPECT_EQ(cache_budget(one, spec).error().code, ErrorCode::kInfeasible);
+}
+
 TEST(KvMemory, RanksShareTheHeadsAndThenStoreThemAgain) {
   const SearchSpec spec = llama_8b();
   const auto bytes = [&](int64_t ranks) {

@@ -55,6 +55,7 @@ std::vector<Candidate> cheapest_pairs(int count) {
 SearchSpec make_spec(const Arguments& arguments) {
   SearchSpec spec;
   spec.model = {"/models/made-up", "made-up", "llama", "w", "c", arguments.sites, 1000, 8, 128};
+  spec.model.parameters = 3'000'000;
   for (int i = 0; i < arguments.sites; ++i) {
     spec.sites.push_back({"model.layers." + std::to_string(i) + ".self_attn", i, 1024, 1024});
   }

@@ -66,30 +66,24 @@ def test_memory(cli, file, share, ranks):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_gpu_memory_is_weights_and_cache(cli, file, tmp_path, ranks):
+def test_gpu_memory_is_weights_and_cache(cli, file, ranks):
     """The cache's budget is what weights of 2 bytes a parameter leave of the GPU's share."""
-    parameters = 3_000_000
-    with open(file) as text:
-        checkpoint = json.load(text)
-    checkpoint["spec"]["model"]["parameters"] = parameters
-    sized = tmp_path / "sized.json"
-    sized.write_text(json.dumps(checkpoint))
+    parameters = 3_000_000  # of every search that is made here
     load = {"context": 1000, "sequences": 3, "heads": max(1, HEADS // ranks)}
     cache = int(0.8 * cache_bytes(["fp8_e4m3/fp8_e4m3"] * SITES, **load))
     weights = 2 * parameters // ranks
     asked = ["--context", 1000, "--sequences", 3, "--serve-tp", ranks]
-    answer = cli.json("rebudget", "--checkpoint", sized, "--gpu-memory", cache + weights, "--gpu-utilization", 1, *asked)
-    plain = cli.json("rebudget", "--checkpoint", sized, "--memory", cache, *asked)
+    answer = cli.json("rebudget", "--checkpoint", file, "--gpu-memory", cache + weights, "--gpu-utilization", 1, *asked)
+    plain = cli.json("rebudget", "--checkpoint", file, "--memory", cache, *asked)
     assert answer["sites"] == plain["sites"] and answer["memory"]["kv_bytes"] <= cache
     memory = answer["memory"]
     assert (memory["memory_bytes"], memory["weight_bytes"], memory["gpu_memory_bytes"]) == (cache, weights, cache + weights)
-    half = cli.json("rebudget", "--checkpoint", sized, "--gpu-memory", 2 * (cache + weights), "--gpu-utilization", 0.5, *asked)
+    half = cli.json("rebudget", "--checkpoint", file, "--gpu-memory", 2 * (cache + weights), "--gpu-utilization", 0.5, *asked)
     assert half["sites"] == plain["sites"]
-    error = refused(cli, 5, "memory", "rebudget", "--checkpoint", sized, "--gpu-memory", weights, *asked)
+    error = refused(cli, 5, "memory", "rebudget", "--checkpoint", file, "--gpu-memory", weights, *asked)
     assert "the weights take" in error["message"]
-    refused(cli, 2, "memory", "rebudget", "--checkpoint", file, "--gpu-memory", "1GiB", *asked)  # an older search
-    refused(cli, 2, "--context", "rebudget", "--checkpoint", sized, "--gpu-memory", "1GiB")
-    refused(cli, 2, "--context", "rebudget", "--checkpoint", sized, "--context", 100)
+    refused(cli, 2, "--context", "rebudget", "--checkpoint", file, "--gpu-memory", "1GiB")
+    refused(cli, 2, "--context", "rebudget", "--checkpoint", file, "--context", 100)
 
 
 def test_both_budgets_and_units_of_people(cli, file):
