@@ -228,6 +228,8 @@ Quantizer make_quantizer(const Format& format, float amax) {
       return affine_quantizer(format, 4);
     case FormatKind::kInt8:
       return affine_quantizer(format, 8);
+    case FormatKind::kInt4TokenHead:
+      return quantizer_of(Int4TokenHead{});
     case FormatKind::kInt8TokenHead:
       return quantizer_of(Int8TokenHead{});
   }

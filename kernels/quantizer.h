@@ -5,6 +5,7 @@
 #include "kernels/formats/fp8_e4m3.h"
 #include "kernels/formats/fp8_e5m2.h"
 #include "kernels/formats/fp8_token_head.h"
+#include "kernels/formats/int4_token_head.h"
 #include "kernels/formats/int8_token_head.h"
 #include "kernels/formats/int_affine.h"
 #include "kernels/formats/mx.h"
@@ -31,6 +32,7 @@ namespace bitalloc {
   X(kIntBf16, IntAffine<Arithmetic::kBf16>, int_bf16)                            \
   X(kIntFp16, IntAffine<Arithmetic::kFp16>, int_fp16)                            \
   X(kIntFp32, IntAffine<Arithmetic::kFp32>, int_fp32)                            \
+  X(kInt4TokenHead, Int4TokenHead, int4_token_head)                              \
   X(kInt8TokenHead, Int8TokenHead, int8_token_head)
 
 #define BA_ENUMERATOR(name, Type, member) name,

@@ -54,8 +54,9 @@ double fp8_bits(const Format& format, int64_t head_dim) {
   return 8 + (own ? 32.0 / static_cast<double>(head_dim) : 0.0);
 }
 
+template <int kCodes>
 double token_head_bits(const Format& /*format*/, int64_t head_dim) {
-  return 8 + 32.0 / static_cast<double>(head_dim);
+  return kCodes + 32.0 / static_cast<double>(head_dim);
 }
 
 // A scale and a shift a group; along head_dim the last group of a row may be shorter.
@@ -164,10 +165,18 @@ std::vector<FormatRow> rows() {
                                "4-bit integer with scale and shift a group (Quanto, KIVI)"));
   rows.push_back(affine_row<8>(FormatKind::kInt8, "int8", "none",
                                "8-bit integer with scale and shift a group"));
+  rows.push_back({.kind = FormatKind::kInt4TokenHead,
+                  .name = "int4_token_head",
+                  .parameters = {},
+                  .bits = token_head_bits<4>,
+                  .head_dim_multiple = 1,
+                  .granularity = "token and head (float32 scale, zero point in its last bits)",
+                  .served_by = "vLLM, behind its own rotation",
+                  .description = "4-bit integer with scale and zero point; give rotate=hadamard"});
   rows.push_back({.kind = FormatKind::kInt8TokenHead,
                   .name = "int8_token_head",
                   .parameters = {},
-                  .bits = token_head_bits,
+                  .bits = token_head_bits<8>,
                   .head_dim_multiple = 1,
                   .granularity = "token and head (float32 scale)",
                   .served_by = "vLLM",

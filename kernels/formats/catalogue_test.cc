@@ -277,6 +277,7 @@ TEST(Catalogue, BitsAreThoseOfPackedBlocks) {
   EXPECT_EQ(bits("int2[group=32,axis=channel]"), (32 * 2 + 2 * 16) / 32.0);
   EXPECT_EQ(bits_per_element(format_of("int4"), {80}), (80 * 4 + 2 * 2 * 16) / 80.0);  // 64 + 16
   EXPECT_EQ(bits("int8_token_head"), (128 + 4) * 8 / 128.0);
+  EXPECT_EQ(bits("int4_token_head"), (64 + 4) * 8 / 128.0);
   // 128 codes of a byte and a float32 scale a row.
   EXPECT_EQ(bits("fp8_e4m3[granularity=token_head]"), (128 + 4) * 8 / 128.0);
 }

@@ -32,6 +32,7 @@ enum class FormatKind {
   kInt3,
   kInt4,
   kInt8,
+  kInt4TokenHead,
   kInt8TokenHead,
 };
 
