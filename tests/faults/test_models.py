@@ -63,6 +63,8 @@ def test_model_changes_on_disk(bare, oracle, tmp_path):
     shutil.copytree(SMALL_MODEL, model)
     trial = Trial(bare.start_all(), oracle, model)
     trial.run_on(3)
+    for worker in ("worker-0", "worker-1"):
+        wait_until(lambda: "units take" in bare.said(worker), f"{worker} has loaded the model")
     row = trial.row("model changes on disk during the search")
     with trial.fault(row):
         spoil(model)
