@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include <fmt/core.h>
+#include "kernels/formats/text.h"
 
 namespace bitalloc {
 namespace {
@@ -156,21 +156,18 @@ class Solver {
 Result<HqqTensor> hqq_quantize(std::span<const float> values, const HqqOptions& options) {
   constexpr int kBits[] = {1, 2, 3, 4, 8};
   if (std::ranges::find(kBits, options.bits) == std::end(kBits)) {
-    return invalid_argument(fmt::format("hqq has 1, 2, 3, 4 or 8 bits, not {}", options.bits),
-                            "bits");
+    return invalid_argument(concat("hqq has 1, 2, 3, 4 or 8 bits, not ", options.bits), "bits");
   }
   if (options.group < 1) {
-    return invalid_argument(fmt::format("a group has at least 1 value, not {}", options.group),
-                            "group");
+    return invalid_argument(concat("a group has at least 1 value, not ", options.group), "group");
   }
   if (options.iterations < 1) {
-    return invalid_argument(
-        fmt::format("hqq wants at least 1 iteration, not {}", options.iterations), "iterations");
+    return invalid_argument(concat("hqq wants at least 1 iteration, not ", options.iterations),
+                            "iterations");
   }
   if (values.size() % static_cast<size_t>(options.group) != 0) {
     return invalid_argument(
-        fmt::format("{} values are no multiple of the group of {}", values.size(), options.group),
-        "values");
+        concat(values.size(), " values are no multiple of the group of ", options.group), "values");
   }
   return Solver(values, options).solve();
 }

@@ -1,9 +1,8 @@
 #include "kernels/formats/catalogue.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
+
+#include "kernels/formats/text.h"
 
 namespace bitalloc {
 namespace {
@@ -84,10 +83,10 @@ FormatRow affine_row(FormatKind kind, const char* name, const char* served_by,
 
 std::string choices_text(const ParameterUse& use) {
   const auto& values = use.parameter->values;
-  return fmt::format("{}={}", use.parameter->name,
-                     use.most > 0     ? fmt::format("1…{}", use.most)
-                     : values.empty() ? fmt::format("{}", fmt::join(use.numbers, "|"))
-                                      : fmt::format("{}", fmt::join(values, "|")));
+  return concat(use.parameter->name, "=",
+                use.most > 0     ? concat("1…", use.most)
+                : values.empty() ? joined(use.numbers, "|")
+                                 : joined(values, "|"));
 }
 
 std::vector<FormatRow> rows() {

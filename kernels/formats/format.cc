@@ -1,16 +1,16 @@
 #include "kernels/formats/format.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <charconv>
 #include <optional>
 
 #include "kernels/formats/catalogue.h"
+#include "kernels/formats/text.h"
 
 namespace bitalloc {
 namespace {
+
+constexpr int64_t kLongestRow = 1024;  // kLongestGroup of kernels/group.h
 
 Error unusable(const std::string& message,
                const std::string& hint = "`bitalloc formats` lists them") {
@@ -25,7 +25,7 @@ Result<const FormatRow*> find_row(std::string_view name) {
     if (name == row.name) return &row;
     known.push_back(row.name);
   }
-  return unusable(fmt::format("unknown format '{}'; there are {}", name, fmt::join(known, ", ")));
+  return unusable(concat("unknown format '", name, "'; there are ", joined(known, ", ")));
 }
 
 // The value of a text, as it stands in Format.
@@ -53,34 +53,34 @@ Status apply_parameter(const FormatRow& row, std::string_view text, Format& form
     return {};
   }
   const std::vector<std::string> choices = parameter_choices(row);
-  return unusable(fmt::format("format '{}' has no parameter '{}'", row.name, text),
-                  choices.empty() ? fmt::format("{} has no parameters", row.name)
-                                  : fmt::format("parameters: {}", fmt::join(choices, "; ")));
+  return unusable(concat("format '", row.name, "' has no parameter '", text, "'"),
+                  choices.empty() ? concat(row.name, " has no parameters")
+                                  : concat("parameters: ", joined(choices, "; ")));
 }
 
 // Parameters that only go together with others.
 Status check_together(const Format& format, std::string_view text) {
   if (format.granularity == Granularity::kTokenHead && format.scale == ScalePolicy::kCalibrated) {
-    return unusable(fmt::format("format '{}': a token's own scale is not calibrated", text),
+    return unusable(concat("format '", text, "': a token's own scale is not calibrated"),
                     "leave out scale=calibrated or granularity=token_head");
   }
   const bool channels = format.axis == Axis::kChannel;
   const Visibility rule = visibility_of(format);
   if (channels && (rule.see == See::kWindow || rule.see == See::kAfterPrefill)) {
-    return unusable(fmt::format("format '{}': groups along tokens are not stored so", text),
+    return unusable(concat("format '", text, "': groups along tokens are not stored so"),
                     "axis=channel goes with see=all and see=kivi");
   }
   if (channels && rule.see == See::kKivi && rule.window % group_of(format) != 0) {
-    return unusable(fmt::format("format '{}': a window of {} does not hold whole groups of {}",
-                                text, rule.window, group_of(format)),
+    return unusable(concat("format '", text, "': a window of ", rule.window,
+                           " does not hold whole groups of ", group_of(format)),
                     "make window a multiple of group");
   }
   if (rule.see == See::kAfterPrefill && rule.prefill == 0) {
-    return unusable(fmt::format("format '{}' does not say how long the prompt is", text),
+    return unusable(concat("format '", text, "' does not say how long the prompt is"),
                     "add prefill=TOKENS");
   }
   if (rule.see == See::kAll && (format.window > 0 || format.prefill > 0)) {
-    return unusable(fmt::format("format '{}': with see=all there is no window and no prompt", text),
+    return unusable(concat("format '", text, "': with see=all there is no window and no prompt"),
                     "add see=window, see=kivi or see=after_prefill");
   }
   return {};
@@ -117,14 +117,19 @@ double bits_per_element(const Format& format, const CacheShape& shape) {
 Status check_head_dim(const Format& format, int64_t head_dim) {
   const bool power_of_two = head_dim > 0 && (head_dim & (head_dim - 1)) == 0;
   if (format.rotate == Rotation::kHadamard && !power_of_two) {
-    return unsupported(fmt::format("{} needs a head_dim that is a power of two, not {}",
-                                   format_name(format), head_dim),
-                       "candidates", "leave it out with --candidates");
+    return unsupported(
+        concat(format_name(format), " needs a head_dim that is a power of two, not ", head_dim),
+        "candidates", "leave it out with --candidates");
+  }
+  if (head_dim > kLongestRow) {
+    return unsupported(concat("a head_dim of ", head_dim, " is more than the ", kLongestRow,
+                              " that a row may have"),
+                       "candidates", "");
   }
   const int64_t multiple = catalogue_row(format.kind).head_dim_multiple;
   if (head_dim % multiple == 0) return {};
-  return unsupported(fmt::format("{} needs a head_dim that is a multiple of {}, not {}",
-                                 format_name(format), multiple, head_dim),
+  return unsupported(concat(format_name(format), " needs a head_dim that is a multiple of ",
+                            multiple, ", not ", head_dim),
                      "candidates", "leave it out with --candidates");
 }
 
@@ -134,11 +139,10 @@ std::string format_name(const Format& format) {
   for (const ParameterUse& use : row.parameters) {
     const uint32_t value = use.parameter->get(format);
     if (value == 0) continue;
-    parameters.push_back(
-        fmt::format("{}={}", use.parameter->name, value_text(*use.parameter, value)));
+    parameters.push_back(concat(use.parameter->name, "=", value_text(*use.parameter, value)));
   }
   if (parameters.empty()) return row.name;
-  return fmt::format("{}[{}]", row.name, fmt::join(parameters, ","));
+  return concat(row.name, "[", joined(parameters, ","), "]");
 }
 
 Result<Format> parse_format(std::string_view text) {
@@ -148,7 +152,7 @@ Result<Format> parse_format(std::string_view text) {
   format.kind = row->kind;
   if (open == std::string_view::npos) return format;
   if (text.back() != ']') {
-    return unusable(fmt::format("format '{}' lacks its closing bracket", text));
+    return unusable(concat("format '", text, "' lacks its closing bracket"));
   }
   std::string_view rest = text.substr(open + 1, text.size() - open - 2);
   while (!rest.empty()) {

@@ -35,6 +35,17 @@ TEST(Format, WindowsCostBits) {
   EXPECT_EQ(bits_per_element(window, {64, 0, Side::kK}), 4.5);
 }
 
+TEST(Format, RowsThatDoNotFitAreRefused) {
+  EXPECT_TRUE(check_head_dim(*parse_format("nvfp4[rotate=hadamard]"), 128).ok());
+  for (const auto& [name, head_dim] :
+       {std::pair("nvfp4", 40), std::pair("mxfp4", 48), std::pair("nvfp4[rotate=hadamard]", 96),
+        std::pair("int8_token_head", 2048)}) {
+    const Status fits = check_head_dim(*parse_format(name), head_dim);
+    ASSERT_FALSE(fits.ok()) << name;
+    EXPECT_NE(fits.error().message.find(std::to_string(head_dim)), std::string::npos);
+  }
+}
+
 TEST(Format, ParametersThatDoNotGoTogetherAreRefused) {
   for (const char* name :
        {"int4[axis=channel,see=window]", "int4[axis=channel,see=kivi,window=96]",
