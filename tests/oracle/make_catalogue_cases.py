@@ -10,7 +10,6 @@ A line each:  oracle  name  format  amax  f32|bf16  rows  head_dim  offset_of_in
 `oracle` says who made the output; "restated" is the header's formula in numpy with the casts of torch and
 ml_dtypes, for want of a package that runs without a GPU.
 """
-import pathlib
 
 import gfloat
 import gfloat.formats
@@ -25,7 +24,6 @@ from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
 
 import make_formats
 
-HERE = pathlib.Path(__file__).parent
 INPUTS = ("normal", "std_0.01", "std_0.001", "outlier_channels", "ties", "tiny", "huge", "every_exponent",
           "zeros", "constant", "one_in_zeros", "tail_4", "head_dim_80")
 
@@ -197,23 +195,7 @@ def cases():
                 yield "gfloat", name, "mxint8[exponent=floor]", 448.0, storage, x, mxint8(x)
 
 
-def write_cases():
-    lines, blob, offsets = [], bytearray(), {}
-
-    def place(data):
-        if data not in offsets:
-            offsets[data] = len(blob)
-            blob.extend(data)
-        return offsets[data]
-
-    for oracle, name, fmt, amax, storage, x, y in cases():
-        lines.append(f"{oracle} {name} {fmt} {amax!r} {storage} {x.shape[0]} {x.shape[1]} "
-                     f"{place(make_formats.raw(x))} {place(make_formats.raw(y.to(x.dtype)))}")
-    (HERE / "catalogue_cases.txt").write_text("\n".join(lines) + "\n")
-    (HERE / "catalogue_cases.bin").write_bytes(bytes(blob))
-    print(len(lines), "cases,", len(blob), "bytes")
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    write_cases()
+    print(make_formats.write_cases("catalogue_cases", (
+        ((oracle, name, fmt, repr(amax), storage), x, y) for oracle, name, fmt, amax, storage, x, y in cases())))

@@ -161,20 +161,29 @@ def raw(x):
     return x.contiguous().view(torch.int16 if x.dtype == torch.bfloat16 else torch.int32).numpy().tobytes()
 
 
-def write_cases():
-    lines, blob, offsets = [], bytearray(), {}
+class Blob:
+    """Tensors in one file, equal ones once."""
 
-    def place(data):
-        if data not in offsets:
-            offsets[data] = len(blob)
-            blob.extend(data)
-        return offsets[data]
+    def __init__(self):
+        self.bytes, self.offsets = bytearray(), {}
 
-    for name, fmt, amax, storage, x, y in cases():
-        lines.append(f"{name} {fmt} {amax!r} {storage} {x.shape[0]} {x.shape[1]} "
-                     f"{place(raw(x))} {place(raw(y.to(x.dtype)))}")
-    (HERE / "formats_cases.txt").write_text("\n".join(lines) + "\n")
-    (HERE / "formats_cases.bin").write_bytes(bytes(blob))
+    def place(self, x):
+        data = raw(x)
+        if data not in self.offsets:
+            self.offsets[data] = len(self.bytes)
+            self.bytes.extend(data)
+        return self.offsets[data]
+
+
+def write_cases(stem, rows):
+    """rows: (columns before the tensors, input, output) -> STEM.txt and STEM.bin"""
+    lines, blob = [], Blob()
+    for columns, x, y in rows:
+        shape = (x.shape[0], x.shape[1], blob.place(x), blob.place(y.to(x.dtype)))
+        lines.append(" ".join(str(column) for column in (*columns, *shape)))
+    (HERE / f"{stem}.txt").write_text("\n".join(lines) + "\n")
+    (HERE / f"{stem}.bin").write_bytes(bytes(blob.bytes))
+    return f"{len(lines)} cases, {len(blob.bytes)} bytes"
 
 
 def write_packed():
@@ -240,6 +249,6 @@ if __name__ == "__main__":
     x = every_bf16()
     write_runs("formats_e4m3.txt", e4m3_codes(x), x)
     write_runs("formats_e2m1.txt", e2m1_codes(x), x)
-    write_cases()
+    write_cases("formats_cases", (((name, fmt, repr(amax), storage), x, y) for name, fmt, amax, storage, x, y in cases()))
     write_packed()
     write_kl()
