@@ -22,20 +22,6 @@ float from_bf16_bits(uint32_t bits) { return bf16_decode(Bfloat16{static_cast<ui
 
 // ---- element types, every bfloat16 input ----
 
-// The runs of an element file as one entry for each of the 65,536 inputs; -1 where it says "nan".
-std::vector<int> read_codes(const std::string& name) {
-  std::ifstream file(oracle_path(name));
-  std::vector<int> codes;
-  std::string first, code;
-  int previous = 0;
-  while (file >> first >> code) {
-    codes.resize(std::stoul(first, nullptr, 16), previous);
-    previous = code == "nan" ? -1 : static_cast<int>(std::stoul(code, nullptr, 16));
-  }
-  codes.resize(65536, previous);
-  return codes;
-}
-
 TEST(Formats, EncodesEveryBf16ToE4m3LikeMlDtypesAndTorch) {
   const std::vector<int> expected = read_codes("formats_e4m3.txt");
   int wrong = 0;

@@ -24,6 +24,20 @@ inline std::string oracle_path(const std::string& name) {
   return std::string(BITALLOC_SOURCE_DIR) + "/tests/oracle/" + name;
 }
 
+// The runs of an element file as one entry for each of the 65,536 inputs; -1 where it says "nan".
+inline std::vector<int> read_codes(const std::string& name) {
+  std::ifstream file(oracle_path(name));
+  std::vector<int> codes;
+  std::string first, code;
+  int previous = 0;
+  while (file >> first >> code) {
+    codes.resize(std::stoul(first, nullptr, 16), previous);
+    previous = code == "nan" ? -1 : static_cast<int>(std::stoul(code, nullptr, 16));
+  }
+  codes.resize(65536, previous);
+  return codes;
+}
+
 // The lines of tests/oracle/STEM.txt; each starts with the oracle's name where `with_oracle`.
 inline std::vector<OracleCase> read_cases(const std::string& stem, bool with_oracle) {
   std::ifstream file(oracle_path(stem + ".txt"));

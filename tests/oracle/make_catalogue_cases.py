@@ -49,7 +49,7 @@ def e5m2(x, amax):
 
 def fp8_token_head(x):
     scale = (x.float().abs().amax(-1, keepdim=True) / 448).clamp(min=1e-6)
-    return ((x.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale).to(x.dtype)
+    return ((x.float() * (1 / scale)).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale).to(x.dtype)
 
 
 def e4m3(x):
