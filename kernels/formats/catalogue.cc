@@ -16,30 +16,36 @@ void set(Format& format, uint32_t value) {
   format.*kField = static_cast<Value>(value);
 }
 template <auto kField, typename Value>
-Parameter parameter(const char* name, std::vector<const char*> values) {
-  return {name, get<kField>, set<kField, Value>, std::move(values)};
+constexpr Parameter parameter(const char* name, std::span<const char* const> values = {}) {
+  return {name, get<kField>, set<kField, Value>, values};
 }
 
-const Parameter kScale =
-    parameter<&Format::scale, ScalePolicy>("scale", {"constant", "calibrated"});
-const Parameter kEncoding =
-    parameter<&Format::encoding, Encoding>("encoding", {"served", "modelopt", "tensor", "fast"});
-const Parameter kGranularity =
-    parameter<&Format::granularity, Granularity>("granularity", {"tensor", "token_head"});
-const Parameter kError = parameter<&Format::error, BlockError>("error", {"mse", "mae", "abs_max"});
-const Parameter kNormaliser = parameter<&Format::normaliser, uint32_t>("normaliser", {});
-const Parameter kExponent =
-    parameter<&Format::exponent, BlockExponent>("exponent", {"rceil", "floor", "ceil", "even"});
-const Parameter kGroup = parameter<&Format::group, uint32_t>("group", {});
-const Parameter kAxis = parameter<&Format::axis, Axis>("axis", {"token", "channel"});
-const Parameter kArithmetic =
-    parameter<&Format::arithmetic, Arithmetic>("arithmetic", {"bf16", "fp16", "fp32"});
-
-const Parameter kRotate = parameter<&Format::rotate, Rotation>("rotate", {"none", "hadamard"});
-const Parameter kSee =
-    parameter<&Format::see, See>("see", {"all", "window", "kivi", "after_prefill"});
-const Parameter kWindow = parameter<&Format::window, uint32_t>("window", {});
-const Parameter kPrefill = parameter<&Format::prefill, uint32_t>("prefill", {});
+// Constants: whoever parses a format before main() finds them.
+constexpr const char* kScaleNames[] = {"constant", "calibrated"};
+constexpr Parameter kScale = parameter<&Format::scale, ScalePolicy>("scale", kScaleNames);
+constexpr const char* kEncodingNames[] = {"served", "modelopt", "tensor", "fast"};
+constexpr Parameter kEncoding = parameter<&Format::encoding, Encoding>("encoding", kEncodingNames);
+constexpr const char* kGranularityNames[] = {"tensor", "token_head"};
+constexpr Parameter kGranularity =
+    parameter<&Format::granularity, Granularity>("granularity", kGranularityNames);
+constexpr const char* kErrorNames[] = {"mse", "mae", "abs_max"};
+constexpr Parameter kError = parameter<&Format::error, BlockError>("error", kErrorNames);
+constexpr Parameter kNormaliser = parameter<&Format::normaliser, uint32_t>("normaliser");
+constexpr const char* kExponentNames[] = {"rceil", "floor", "ceil", "even"};
+constexpr Parameter kExponent =
+    parameter<&Format::exponent, BlockExponent>("exponent", kExponentNames);
+constexpr Parameter kGroup = parameter<&Format::group, uint32_t>("group");
+constexpr const char* kAxisNames[] = {"token", "channel"};
+constexpr Parameter kAxis = parameter<&Format::axis, Axis>("axis", kAxisNames);
+constexpr const char* kArithmeticNames[] = {"bf16", "fp16", "fp32"};
+constexpr Parameter kArithmetic =
+    parameter<&Format::arithmetic, Arithmetic>("arithmetic", kArithmeticNames);
+constexpr const char* kRotateNames[] = {"none", "hadamard"};
+constexpr Parameter kRotate = parameter<&Format::rotate, Rotation>("rotate", kRotateNames);
+constexpr const char* kSeeNames[] = {"all", "window", "kivi", "after_prefill"};
+constexpr Parameter kSee = parameter<&Format::see, See>("see", kSeeNames);
+constexpr Parameter kWindow = parameter<&Format::window, uint32_t>("window");
+constexpr Parameter kPrefill = parameter<&Format::prefill, uint32_t>("prefill");
 
 // `codes` bits an element and `scale` bits for every `block`, in 1/block of a bit.
 template <int kCodes, int kScaleBits = 0, int kBlock = 1>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@ struct Parameter {
   const char* name;
   uint32_t (*get)(const Format& format);
   void (*set)(Format& format, uint32_t value);
-  std::vector<const char*> values;  // names of 0, 1, …; empty: a number
+  std::span<const char* const> values;  // names of 0, 1, …; empty: a number
 };
 
 // A parameter of a kind.
