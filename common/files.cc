@@ -34,7 +34,10 @@ bool write_all(int fd, std::string_view content) {
 Result<std::string> read_file(const std::filesystem::path& file, size_t max_bytes) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) {
-    return invalid_argument(fmt::format("no such file: {}", file.string()), file.string());
+    const bool exists = std::filesystem::exists(file, error);
+    return invalid_argument(
+        fmt::format("{}: {}", exists ? "not a regular file" : "no such file", file.string()),
+        file.string());
   }
   const auto size = std::filesystem::file_size(file, error);
   if (error || size > max_bytes) {

@@ -18,7 +18,7 @@ Status check_names(const Json& json, const std::set<std::string>& known, const s
   if (!json.is_object()) return invalid_argument(where + " is not an object", where);
   for (const auto& [name, value] : json.items()) {
     if (known.contains(name)) continue;
-    return invalid_argument(fmt::format("{} has no field '{}'", where, name), where + "." + name,
+    return invalid_argument(fmt::format("{}: unknown field '{}'", where, name), where + "." + name,
                             fmt::format("there are: {}", fmt::join(known, ", ")));
   }
   return {};

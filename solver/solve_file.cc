@@ -1,15 +1,31 @@
 #include "solver/solve_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
+#include <set>
+#include <string>
 
 #include "solver/instance.h"
 #include "solver/json_numbers.h"
 
 namespace bitalloc {
 namespace {
+
+// A constraint that is spelt wrong must not be left out silently.
+Status check_keys(const Json& document) {
+  static const std::set<std::string> known = {
+      "bits",   "width", "score",        "budgets", "rows",        "pins",     "exclude",
+      "groups", "pairs", "max_distinct", "labels",  "max_changes", "deployed", "name"};
+  for (const auto& [key, value] : document.items()) {
+    if (known.contains(key)) continue;
+    return invalid_argument(fmt::format("unknown key \"{}\"", key), key,
+                            fmt::format("there are: {}", fmt::join(known, ", ")));
+  }
+  return {};
+}
 
 Result<Json> parse_object(std::string_view text) {
   try {
@@ -18,6 +34,7 @@ Result<Json> parse_object(std::string_view text) {
       return invalid_argument(
           fmt::format("an instance is a JSON object, this is {}", document.type_name()));
     }
+    BA_RETURN_IF_ERROR(check_keys(document));
     for (const char* key : {"bits", "width", "score"}) {
       if (!document.contains(key)) {
         return invalid_argument(fmt::format("the key \"{}\" is missing", key), key);

@@ -70,5 +70,14 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{R"({"bits": [[4]], "width": [1], "score": [[1]], "budgets": []})", "budgets"},
         Bad{R"({"bits": [[4]], "width": [1], "score": [[1]], "budgets": [true]})", "budgets[0]"}));
 
+TEST(SolveFile, MisspeltKeysAreRefusedByName) {
+  const auto file =
+      parse_solve_file(R"({"bits": [[4, 8]], "width": [1], "score": [[1, 0]], "budgets": [8],
+                           "exclud": []})");
+  ASSERT_FALSE(file.ok());
+  EXPECT_EQ(file.error().field, "exclud");
+  EXPECT_NE(file.error().hint.find("exclude"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace bitalloc

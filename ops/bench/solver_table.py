@@ -1,6 +1,6 @@
-"""Table of solver_bench.sh, as Markdown: SIZE.KIND.ours, .first and .rivals of a folder.
+"""Table of solver_bench.sh, as Markdown: CELL.ours, .first and .rivals of a folder.
 
-solver_table.py FOLDER "SIZES" "KINDS" [JSON]
+solver_table.py FOLDER "CELLS" [JSON]
 """
 
 import json
@@ -8,11 +8,10 @@ import pathlib
 import sys
 
 
-def load(folder, size, kind):
+def load(folder, cell):
     base = pathlib.Path(folder)
-    ours, first, rivals = (json.loads((base / f"{size}.{kind}.{part}").read_text())
-                           for part in ("ours", "first", "rivals"))
-    row = {"size": size, "kind": kind, "solves": ours["solves"], "proven": ours["proven"], "gap": ours["gap"],
+    ours, first, rivals = (json.loads((base / f"{cell}.{part}").read_text()) for part in ("ours", "first", "rivals"))
+    row = {"size": f"{ours['sites']}x{ours['candidates']}", "kind": cell.rpartition(".")[2], "solves": ours["solves"], "proven": ours["proven"], "gap": ours["gap"],
            **{f"{q}_ms": ours["solve_ms"][q] for q in ("p50", "p99", "max")}, "rivals": {}}
     plain = ours["plain_cbc"]
     row["rivals"]["plain CBC"] = {"max_ms": plain["ms"]["max"], "excess": plain["excess"]}
@@ -41,8 +40,8 @@ def rival_text(rival):
     return f"{milliseconds(rival['max_ms'])}{worse}"
 
 
-def main(folder, sizes, kinds, out=""):
-    rows = [load(folder, size, kind) for size in sizes.split() for kind in kinds.split()]
+def main(folder, cells, out=""):
+    rows = [load(folder, cell) for cell in cells.split()]
     names = list(rows[0]["rivals"])
     print("| sites × candidates | scores | p50 ms | p99 | max | proven | " +
           " | ".join(f"{name}: ms" for name in names) + " |")

@@ -23,7 +23,9 @@ constexpr int kScriptBadInput = 2;
 constexpr int kScriptNoPackage = 3;
 
 Error missing(const fs::path& file, const std::string& flag) {
-  return invalid_argument(fmt::format("{}: no such file: {}", flag, file.string()), file.string());
+  std::error_code ignored;
+  const char* what = fs::exists(file, ignored) ? "not a regular file" : "no such file";
+  return invalid_argument(fmt::format("{}: {}: {}", flag, what, file.string()), file.string());
 }
 
 TokenSet shorten(const TokenSet& tokens, int64_t length) {
