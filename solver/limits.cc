@@ -157,8 +157,10 @@ Status add_exclusions(const Resolver& resolver, const Choices& choices,
 
 Row k_not_below_v(const SearchSpec& spec, const Choices& choices) {
   const auto below = [&](const SiteChoices& site, const Candidate& candidate) {
-    const CacheShape shape = cache_shape(spec.sites[site.site]);
-    return bits_per_element(candidate.k, shape) < bits_per_element(candidate.v, shape);
+    const CacheShape k_shape = cache_shape(spec.sites[site.site]);
+    CacheShape v_shape = k_shape;
+    v_shape.side = Side::kV;
+    return bits_per_element(candidate.k, k_shape) < bits_per_element(candidate.v, v_shape);
   };
   return without(choices, "k_not_below_v", below);
 }
