@@ -1,12 +1,13 @@
 #include "solver/solve_file.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
-#include <set>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "solver/instance.h"
 #include "solver/json_numbers.h"
@@ -14,15 +15,34 @@
 namespace bitalloc {
 namespace {
 
-// A constraint that is spelt wrong must not be left out silently.
-Status check_keys(const Json& document) {
-  static const std::set<std::string> known = {
-      "bits",   "width", "score",        "budgets", "rows",        "pins",     "exclude",
-      "groups", "pairs", "max_distinct", "labels",  "max_changes", "deployed", "name"};
+// Letters to change, add or leave out to make `b` of `a`.
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0]++;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+// Other keys are notes; but a constraint that is spelt wrong must not be left out silently.
+Status check_spelling(const Json& document) {
+  const char* const known[] = {"bits",   "width",       "score",   "budgets", "rows",
+                               "pins",   "exclude",     "groups",  "pairs",   "max_distinct",
+                               "labels", "max_changes", "deployed"};
   for (const auto& [key, value] : document.items()) {
-    if (known.contains(key)) continue;
-    return invalid_argument(fmt::format("unknown key \"{}\"", key), key,
-                            fmt::format("there are: {}", fmt::join(known, ", ")));
+    if (std::find(std::begin(known), std::end(known), key) != std::end(known)) continue;
+    for (const char* name : known) {
+      const bool alike = edit_distance(key, name) <= (std::strlen(name) > 4 ? 2 : 1);
+      if (!alike) continue;
+      return invalid_argument(fmt::format("unknown key \"{}\": is it \"{}\"?", key, name), key,
+                              "call notes something less like it");
+    }
   }
   return {};
 }
@@ -34,7 +54,7 @@ Result<Json> parse_object(std::string_view text) {
       return invalid_argument(
           fmt::format("an instance is a JSON object, this is {}", document.type_name()));
     }
-    BA_RETURN_IF_ERROR(check_keys(document));
+    BA_RETURN_IF_ERROR(check_spelling(document));
     for (const char* key : {"bits", "width", "score"}) {
       if (!document.contains(key)) {
         return invalid_argument(fmt::format("the key \"{}\" is missing", key), key);

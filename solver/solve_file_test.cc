@@ -76,7 +76,7 @@ TEST(SolveFile, MisspeltKeysAreRefusedByName) {
                            "exclud": []})");
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.error().field, "exclud");
-  EXPECT_NE(file.error().hint.find("exclude"), std::string::npos);
+  EXPECT_NE(file.error().message.find("\"exclude\""), std::string::npos);
 }
 
 }  // namespace
