@@ -163,13 +163,15 @@ Quantizer nvfp4_quantizer(Encoding encoding, float amax) {
   const float global_scale = nvfp4_served_global_scale(amax);
   switch (encoding) {
     case Encoding::kServed:
-      return quantizer_of(Nvfp4Served{global_scale});
+      return quantizer_of(Nvfp4Served{{global_scale}});
     case Encoding::kModelopt:
-      return quantizer_of(Nvfp4Modelopt{nvfp4_modelopt_global_scale(amax)});
+      return quantizer_of(Nvfp4Modelopt{{nvfp4_modelopt_global_scale(amax)}});
     case Encoding::kTensor:
-      return quantizer_of(Nvfp4Tensor{global_scale});
+      return quantizer_of(Nvfp4Tensor{{global_scale}});
     case Encoding::kFast:
-      return quantizer_of(Nvfp4Fast{global_scale});
+      return quantizer_of(Nvfp4Fast{{global_scale}});
+    case Encoding::kExact:
+      return quantizer_of(Nvfp4Exact{{global_scale}});
   }
   return {};
 }
@@ -179,7 +181,7 @@ Quantizer four_over_six_quantizer(const Format& format, float amax) {
     return quantizer_of(Nvfp4FourOverSixCache{nvfp4_served_global_scale(amax), format.error});
   }
   const auto normaliser = static_cast<float>(format.normaliser);
-  return quantizer_of(Nvfp4FourOverSixStatic{amax > 0 ? amax : 1.0f, normaliser, format.error});
+  return quantizer_of(nvfp4_four_over_six_static(amax, normaliser, format.error));
 }
 
 Quantizer affine_quantizer(const Format& format, int bits) {

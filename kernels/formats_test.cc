@@ -172,7 +172,8 @@ TEST(Formats, PacksNvfp4BlocksAsNvfp4TensorDoes) {
   const auto lines = read_packed();
   ASSERT_EQ(lines.size(), 32u);
   for (const PackedLine& line : lines) {
-    const Nvfp4Block block = nvfp4_encode(line.values, kNvfp4BlockSize, line.global_scale);
+    const Nvfp4Block block =
+        nvfp4_encode(Nvfp4Served{{line.global_scale}}, line.values, kNvfp4BlockSize);
     EXPECT_EQ(block.scale.bits, line.block.scale.bits);
     EXPECT_THAT(block.codes, testing::ElementsAreArray(line.block.codes));
   }
@@ -185,8 +186,8 @@ TEST(Formats, FakeQuantizationIsEncodingAndDecoding) {
       std::vector<float> in(line.values, line.values + count);
       std::vector<float> decoded(count);
       const float amax = line.global_scale * 448;
-      nvfp4_decode(nvfp4_encode(in.data(), count, line.global_scale), count, line.global_scale,
-                   decoded.data());
+      const Nvfp4Served served{{line.global_scale}};
+      nvfp4_decode(served, nvfp4_encode(served, in.data(), count), count, decoded.data());
       EXPECT_EQ(fake_quantize(format, amax, in, count), decoded);
     }
   }
@@ -220,7 +221,8 @@ TEST(Formats, NanIsNeverLost) {
   }
   float values[kNvfp4BlockSize] = {1, kNan};
   float decoded[kNvfp4BlockSize];
-  nvfp4_decode(nvfp4_encode(values, kNvfp4BlockSize, 1.0f), kNvfp4BlockSize, 1.0f, decoded);
+  const Nvfp4Served served{{1.0f}};
+  nvfp4_decode(served, nvfp4_encode(served, values, kNvfp4BlockSize), kNvfp4BlockSize, decoded);
   for (float value : decoded) EXPECT_TRUE(std::isnan(value));
 }
 

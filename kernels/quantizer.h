@@ -10,6 +10,7 @@
 #include "kernels/formats/int_affine.h"
 #include "kernels/formats/mx.h"
 #include "kernels/formats/nvfp4.h"
+#include "kernels/formats/nvfp4_dialects.h"
 #include "kernels/formats/nvfp4_four_over_six.h"
 
 namespace bitalloc {
@@ -24,6 +25,7 @@ namespace bitalloc {
   X(kNvfp4Modelopt, Nvfp4Modelopt, nvfp4_modelopt)                               \
   X(kNvfp4Tensor, Nvfp4Tensor, nvfp4_tensor)                                     \
   X(kNvfp4Fast, Nvfp4Fast, nvfp4_fast)                                           \
+  X(kNvfp4Exact, Nvfp4Exact, nvfp4_exact)                                        \
   X(kNvfp4FourOverSixCache, Nvfp4FourOverSixCache, nvfp4_four_over_six_cache)    \
   X(kNvfp4FourOverSixStatic, Nvfp4FourOverSixStatic, nvfp4_four_over_six_static) \
   X(kMxfp4, Mxfp4, mxfp4)                                                        \

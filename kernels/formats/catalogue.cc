@@ -23,7 +23,7 @@ constexpr Parameter parameter(const char* name, std::span<const char* const> val
 // Constants: whoever parses a format before main() finds them.
 constexpr const char* kScaleNames[] = {"constant", "calibrated"};
 constexpr Parameter kScale = parameter<&Format::scale, ScalePolicy>("scale", kScaleNames);
-constexpr const char* kEncodingNames[] = {"served", "modelopt", "tensor", "fast"};
+constexpr const char* kEncodingNames[] = {"served", "modelopt", "tensor", "fast", "exact"};
 constexpr Parameter kEncoding = parameter<&Format::encoding, Encoding>("encoding", kEncodingNames);
 constexpr const char* kGranularityNames[] = {"tensor", "token_head"};
 constexpr Parameter kGranularity =

@@ -42,12 +42,13 @@ enum class ScalePolicy {
   kCalibrated,  // scale amax/448, amax = largest magnitude seen over the calibration batches
 };
 
-// Which NVFP4 bytes are scored (nvfp4.h).
+// Which NVFP4 bytes are scored (nvfp4.h, nvfp4_dialects.h).
 enum class Encoding {
   kServed,    // global scale = k_scale: what vLLM's store kernel writes (the default)
   kModelopt,  // global scale = amax/(6·448), i.e. 1/6 for amax 448: what ModelOpt's search scores
-  kTensor,    // ModelOpt's NVFP4QTensor and torchao, global scale = k_scale
+  kTensor,    // ModelOpt's NVFP4QTensor, global scale = k_scale
   kFast,      // kServed with the approximate reciprocals of store kernels
+  kExact,     // kServed in Transformer Engine's order of operations, fast math off
 };
 
 // Who shares a scale.

@@ -10,13 +10,16 @@
 // E2M1, 8 for E4M3, 0 for MXINT8):
 //   floor  ⌊log2 a⌋ − emax: the OCP specification 1.0, torchao FLOOR. Elements may saturate.
 //   ceil   ⌈log2 a⌉ − emax: torchao CEIL
-//   even   ⌊log2 of a rounded to the element's mantissa⌋ − emax: torchao EVEN; for MXFP4 it is what
-//          vLLM does (a mantissa of 1.75 and above rounds up)
+//   even   ⌊log2 of a rounded to the element's mantissa⌋ − emax: torchao EVEN. MXFP8 may saturate.
+//          For MXFP4 it is vLLM's rule (a mantissa of 1.75 and above rounds up; vLLM turns blocks
+//          below 2^-124 into zeros)
 //   rceil  ⌈log2(a / largest element)⌉: torchao RCEIL, ModelOpt, TensorRT-LLM, cuBLAS. Nothing
-//          saturates.
+//          saturates. Exact, as the GPU's conversion is; torchao's and ModelOpt's Python takes a
+//          float32 log2, which loses quotients within 2^-22 above a power of two.
 // clamped to 2^-127 … 2^127. Elements are x · 2^(127-e), to nearest even, saturating; MXINT8 uses
-// −127 … 127. NaN anywhere makes the scale NaN, and so the block. An infinite element saturates;
-// the block's other values are then 0 or coarse.
+// −127 … 127 (gfloat also −128, which OCP leaves open). Blocks of exponent 0 are multiples of
+// 2^-127 like any other; torchao divides them by 2^-126 (or 1). NaN anywhere makes the scale NaN,
+// and so the block. An infinite element saturates; the block's other values are then 0 or coarse.
 #pragma once
 
 #include "kernels/formats/fp8_e4m3.h"

@@ -8,9 +8,9 @@
 //   Nvfp4Block: [c1 c0][c3 c2] … [c15 c14] [scale]     9 bytes; element 2i is the low nibble
 //   value_i = E2M1(c_i) · E4M3(scale) · g              g: the tensor's float32 "global" scale
 //
-// "NVFP4" names several dialects that agree in layout but not in every bit. Four are here, chosen
-// by `Encoding`, the other two (kTensor, kFast) at their structs (bmax: largest magnitude of the
-// block; E4M3 and E2M1 round to nearest even, saturating):
+// "NVFP4" names several dialects that agree in layout but not in every bit, chosen by `Encoding`.
+// Two are here, three in nvfp4_dialects.h (bmax: largest magnitude of the block; E4M3 and E2M1
+// round to nearest even, saturating):
 //
 // kServed, what an engine's store kernel writes with k_scale = g (constant policy 1, else
 // amax/448):
@@ -19,10 +19,7 @@
 //   r = min(1/(s·g), FLT_MAX)
 //   c_i = E2M1(x_i·r),  y_i = (E2M1(c_i)·s)·g
 //   This is the arithmetic of FlashInfer's software append and, up to the GPU's approximate
-//   reciprocals (which can move ties), of vLLM's store kernel. Where s is at least 2^-9,
-//   ModelOpt's NVFP4QTensor with double_scale = g has the same s, and c_i = E2M1(x_i/(s·g)): other
-//   codes only where the rounding of r moves x_i·r across a tie. Below, NVFP4QTensor raises s to
-//   2^-9, and uses 1 for a block of zeros (whose values are 0 all the same).
+//   reciprocals (which can move ties), of vLLM's store kernel.
 //
 // kModelopt, what ModelOpt's search scores (dynamic fake quantization), g = max(amax/2688, 1e-12):
 //   s = E4M3(bmax / (6·g)) · g, and 1 where that is below 1e-5
@@ -105,106 +102,6 @@ BA_HOST_DEVICE Scalar nvfp4_served_reciprocal(Scalar scale, float global_scale) 
   return scale == 0.0f ? Scalar{} : at_most(r, kLargest);
 }
 
-template <typename Float>
-BA_HOST_DEVICE Float nvfp4_served_element(Float value, Float reciprocal, Float scale,
-                                          float global_scale) {
-  const Float code = e2m1_round(multiply_rounded(value, reciprocal));
-  return multiply_rounded(multiply_rounded(code, scale), global_scale);
-}
-
-// kModelopt: block scale times global scale, with its floor.
-template <typename Scalar>
-BA_HOST_DEVICE Scalar nvfp4_modelopt_effective_scale(Scalar bmax, float global_scale) {
-  const Scalar scale = multiply_rounded(nvfp4_block_scale(bmax, global_scale), global_scale);
-  return scale < 1e-5f ? spread<Scalar>(1.0f) : scale;
-}
-
-template <typename Float>
-BA_HOST_DEVICE Float nvfp4_modelopt_element(Float value, Float effective_scale) {
-  return multiply_rounded(e2m1_round(divide_rounded(value, effective_scale)), effective_scale);
-}
-
-struct Nvfp4Served {
-  float global_scale;
-  static constexpr int kGroup = kNvfp4BlockSize;
-  static constexpr bool kBatch = true;
-
-  template <typename Group>
-  BA_HOST_DEVICE void fake_quantize(Group& group) const {
-    const auto scale = nvfp4_block_scale(group.largest(), global_scale);
-    const auto reciprocal = nvfp4_served_reciprocal(scale, global_scale);
-    group.map([g = global_scale](auto x, auto r, auto s)
-                  BA_INLINE { return nvfp4_served_element(x, r, s, g); },
-              reciprocal, scale);
-  }
-};
-
-struct Nvfp4Modelopt {
-  float global_scale;
-  static constexpr int kGroup = kNvfp4BlockSize;
-  static constexpr bool kBatch = true;
-
-  template <typename Group>
-  BA_HOST_DEVICE void fake_quantize(Group& group) const {
-    const auto scale = nvfp4_modelopt_effective_scale(group.largest(), global_scale);
-    group.map([](auto x, auto s) BA_INLINE { return nvfp4_modelopt_element(x, s); }, scale);
-  }
-};
-
-// ModelOpt's NVFP4QTensor (and torchao) with global scale g: true division, a scale that is never
-// 0.
-struct Nvfp4Tensor {
-  float global_scale;
-  static constexpr int kGroup = kNvfp4BlockSize;
-  static constexpr bool kBatch = true;
-
-  template <typename Group>
-  BA_HOST_DEVICE void fake_quantize(Group& group) const {
-    constexpr float kSmallest = 0.001953125f;  // 2^-9
-    const auto bmax = group.largest();
-    const auto raw = divide_rounded(bmax, multiply_rounded(kE2m1Max, global_scale));
-    using Scalar = typename Group::Scalar;
-    const Scalar nonzero = raw == 0.0f ? spread<Scalar>(1.0f) : raw;
-    const auto scale = multiply_rounded(e4m3_round(at_least(nonzero, kSmallest)), global_scale);
-    group.map([](auto x, auto s) BA_INLINE { return nvfp4_modelopt_element(x, s); }, scale);
-  }
-};
-
-// About 1/value: a GPU's rcp.approx.ftz; correctly rounded on a CPU.
-template <typename Scalar>
-BA_HOST_DEVICE Scalar approximate_reciprocal(Scalar value) {
-#if defined(__CUDA_ARCH__)
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-  return result;
-#else
-  return divide_rounded(spread<Scalar>(1.0f), value);
-#endif
-}
-
-// The store kernels of vLLM and, with fast math, of TensorRT-LLM and FlashInfer: s = E4M3((1/g)·
-// (bmax·rcp(6))), r = rcp(s·rcp(1/g)). On a GPU with that GPU's approximate reciprocals, so that
-// CPU and GPU may differ where those move a tie, in about one code of 10,000.
-struct Nvfp4Fast {
-  float global_scale;
-  static constexpr int kGroup = kNvfp4BlockSize;
-  static constexpr bool kBatch = true;
-
-  template <typename Group>
-  BA_HOST_DEVICE void fake_quantize(Group& group) const {
-    using Scalar = typename Group::Scalar;
-    const float inverse = divide_rounded(1.0f, global_scale);
-    const Scalar sixth = multiply_rounded(group.largest(), approximate_reciprocal(kE2m1Max));
-    const Scalar scale = e4m3_round(multiply_rounded(sixth, inverse));
-    const Scalar r =
-        approximate_reciprocal(multiply_rounded(scale, approximate_reciprocal(inverse)));
-    const Scalar reciprocal = scale == 0.0f ? Scalar{} : at_most(r, 3.402823466e+38f);
-    group.map([g = global_scale](auto x, auto p, auto s)
-                  BA_INLINE { return nvfp4_served_element(x, p, s, g); },
-              reciprocal, scale);
-  }
-};
-
 // Largest magnitude of `count` values; NaN if there is one.
 BA_HOST_DEVICE float block_max(const float* values, int count) {
   uint32_t largest = 0;
@@ -215,26 +112,112 @@ BA_HOST_DEVICE float block_max(const float* values, int count) {
   return float_from_bits(largest);
 }
 
-// Packs `count` <= 16 values as the served dialect does; the codes behind them are 0.
-BA_HOST_DEVICE Nvfp4Block nvfp4_encode(const float* values, int count, float global_scale) {
+// ---- what all dialects do ----
+// A dialect's struct says, of a Scalar of the group or of elements alike,
+//   block_scale(group)           the E4M3 scale, as a value; NaN if the group has a NaN
+//   factor(scale)                what elements are scaled with
+//   code(x, factor)              an element's E2M1 value
+//   value(code, scale, factor)   what comes back
+
+template <typename Dialect, typename Group>
+BA_HOST_DEVICE void nvfp4_fake_quantize(const Dialect& dialect, Group& group) {
+  const auto scale = dialect.block_scale(group);
+  group.map([dialect](auto x, auto s, auto f)
+                BA_INLINE { return dialect.value(dialect.code(x, f), s, f); },
+            scale, dialect.factor(scale));
+}
+
+// Packs `count` <= 16 values; the codes behind them are 0.
+template <typename Dialect>
+BA_HOST_DEVICE Nvfp4Block nvfp4_encode(const Dialect& dialect, const float* values, int count) {
+  float copies[kNvfp4BlockSize];
+  for (int i = 0; i < count; ++i) copies[i] = values[i];
+  const ScalarGroup group(copies, count);
+  const float scale = dialect.block_scale(group);
+  const float factor = dialect.factor(scale);
   Nvfp4Block block = {};
-  const float scale = nvfp4_block_scale(block_max(values, count), global_scale);
-  const float reciprocal = nvfp4_served_reciprocal(scale, global_scale);
   block.scale = e4m3_encode(scale);
   for (int i = 0; i < count; ++i) {
-    const uint32_t code = e2m1_encode(multiply_rounded(values[i], reciprocal));
+    const uint32_t code = e2m1_encode(dialect.code(values[i], factor));
     block.codes[i / 2] = static_cast<uint8_t>(block.codes[i / 2] | (code << (4 * (i % 2))));
   }
   return block;
 }
 
-BA_HOST_DEVICE void nvfp4_decode(const Nvfp4Block& block, int count, float global_scale,
+template <typename Dialect>
+BA_HOST_DEVICE void nvfp4_decode(const Dialect& dialect, const Nvfp4Block& block, int count,
                                  float* values) {
   const float scale = e4m3_decode(block.scale);
+  const float factor = dialect.factor(scale);
   for (int i = 0; i < count; ++i) {
-    const uint8_t code = static_cast<uint8_t>((block.codes[i / 2] >> (4 * (i % 2))) & 0xF);
-    values[i] = multiply_rounded(multiply_rounded(e2m1_decode(code), scale), global_scale);
+    const auto code = static_cast<uint8_t>((block.codes[i / 2] >> (4 * (i % 2))) & 0xF);
+    values[i] = dialect.value(e2m1_decode(code), scale, factor);
   }
 }
+
+// ---- kServed and kModelopt ----
+
+// Elements are multiplied with a rounded reciprocal, and come back as (code·s)·g.
+struct Nvfp4Multiplying {
+  float global_scale;
+  static constexpr int kGroup = kNvfp4BlockSize;
+  static constexpr bool kBatch = true;
+
+  template <typename Float>
+  BA_HOST_DEVICE Float code(Float x, Float factor) const {
+    return e2m1_round(multiply_rounded(x, factor));
+  }
+  template <typename Float>
+  BA_HOST_DEVICE Float value(Float code, Float scale, Float /*factor*/) const {
+    return multiply_rounded(multiply_rounded(code, scale), global_scale);
+  }
+};
+
+// Elements are divided by s·g, and come back as code·(s·g).
+struct Nvfp4Dividing {
+  float global_scale;
+  static constexpr int kGroup = kNvfp4BlockSize;
+  static constexpr bool kBatch = true;
+
+  template <typename Float>
+  BA_HOST_DEVICE Float code(Float x, Float factor) const {
+    return e2m1_round(divide_rounded(x, factor));
+  }
+  template <typename Float>
+  BA_HOST_DEVICE Float value(Float code, Float /*scale*/, Float factor) const {
+    return multiply_rounded(code, factor);
+  }
+};
+
+struct Nvfp4Served : Nvfp4Multiplying {
+  template <typename Group>
+  BA_HOST_DEVICE typename Group::Scalar block_scale(const Group& group) const {
+    return nvfp4_block_scale(group.largest(), global_scale);
+  }
+  template <typename Scalar>
+  BA_HOST_DEVICE Scalar factor(Scalar scale) const {
+    return nvfp4_served_reciprocal(scale, global_scale);
+  }
+  template <typename Group>
+  BA_HOST_DEVICE void fake_quantize(Group& group) const {
+    nvfp4_fake_quantize(*this, group);
+  }
+};
+
+struct Nvfp4Modelopt : Nvfp4Dividing {
+  template <typename Group>
+  BA_HOST_DEVICE typename Group::Scalar block_scale(const Group& group) const {
+    return nvfp4_block_scale(group.largest(), global_scale);
+  }
+  template <typename Scalar>
+  BA_HOST_DEVICE Scalar factor(Scalar scale) const {
+    const Scalar effective = multiply_rounded(scale, global_scale);
+    return effective < 1e-5f ? spread<Scalar>(1.0f) : effective;
+  }
+  template <typename Group>
+  BA_HOST_DEVICE void fake_quantize(Group& group) const {
+    nvfp4_fake_quantize(*this, group);
+  }
+};
 
 }  // namespace bitalloc

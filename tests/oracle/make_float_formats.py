@@ -203,21 +203,14 @@ def mx_cases(name, x):
 
 def write_blocks():
     inputs = {name: make_formats.inputs()[name][:8] for name in INPUTS} | {"special": special()}
-    lines, blob, offsets = [], bytearray(), {}
-
-    def place(data):
-        if data not in offsets:
-            offsets[data] = len(blob)
-            blob.extend(data)
-        return offsets[data]
-
+    lines, blob = [], make_formats.Blob()
     for name, x in inputs.items():
         for oracle, fmt, amax, (codes, scales) in (*nvfp4_cases(name, x), *mx_cases(name, x)):
             lines.append(f"{oracle} {name} {fmt} {amax!r} {x.shape[0]} {x.shape[1]} "
-                         f"{place(make_formats.raw(x))} {place(codes)} {place(scales)}")
+                         f"{blob.place(x)} {blob.place(codes)} {blob.place(scales)}")
     (HERE / "float_blocks.txt").write_text("\n".join(lines) + "\n")
-    (HERE / "float_blocks.bin").write_bytes(bytes(blob))
-    print(len(lines), "cases,", len(blob), "bytes")
+    (HERE / "float_blocks.bin").write_bytes(bytes(blob.bytes))
+    print(len(lines), "cases,", len(blob.bytes), "bytes")
 
 
 if __name__ == "__main__":

@@ -162,13 +162,13 @@ def raw(x):
 
 
 class Blob:
-    """Tensors in one file, equal ones once."""
+    """Tensors or bytes in one file, equal ones once."""
 
     def __init__(self):
         self.bytes, self.offsets = bytearray(), {}
 
     def place(self, x):
-        data = raw(x)
+        data = x if isinstance(x, bytes) else raw(x)
         if data not in self.offsets:
             self.offsets[data] = len(self.bytes)
             self.bytes.extend(data)
